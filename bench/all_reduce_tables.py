@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Makes the tables and the plots of docs/all-reduce.md from bench/results/all-reduce-4xh200.json and,
+"""Makes the tables and the plots of bench/results/all-reduce.md from bench/results/all-reduce-4xh200.json and,
 without plots, all-reduce-2xh200.json.
 
 usage: all_reduce_tables.py [--check]    --check: changes nothing, fails where the document or a plot is not up to date
@@ -17,7 +17,7 @@ from report import ROOT, Plot, geometric_mean, heading, line, with_section, writ
 
 RESULT = ROOT / "bench/results/all-reduce-4xh200.json"
 ON_TWO = ROOT / "bench/results/all-reduce-2xh200.json"
-DOCUMENT = ROOT / "docs/all-reduce.md"
+DOCUMENT = ROOT / "bench/results/all-reduce.md"
 MAKER = "bench/all_reduce_tables.py"
 # Codecs in the order of the tables; Flash Communication's pair is flash6.
 CODECS = {"int8": "#1b6ca8", "int8-g128": "#5dade2", "fp8-g128": "#8e5ea2", "int6": "#27864a", "flash6": "#d08000",
@@ -67,12 +67,12 @@ def exact_table(result):
     return lines
 
 
-def coded_rows(result):
+def quantized_rows(result):
     return [row for row in result["rows"] if any(codec in row["microseconds"] for codec in CODECS) and "nccl" in row["microseconds"]]
 
 
-def coded_table(result):
-    rows = coded_rows(result)
+def quantized_table(result):
+    rows = quantized_rows(result)
     names = [codec for codec in CODECS if any(codec in row["microseconds"] for row in rows)]
     lines = heading(["bytes", "NCCL us", "exact us"] + [f"`{codec}` us" for codec in names])
     for row in rows:
@@ -83,12 +83,12 @@ def coded_table(result):
 
 
 def ring_table(result):
-    lines = heading(["bytes", "codec", "way", "coded", "largest error", "bound", "SQNR dB", "us"])
+    lines = heading(["bytes", "codec", "algorithm", "quantized", "largest error", "bound", "SQNR dB", "us"])
     for row in result["rows"]:
         for name, e in sorted(row.get("errors", {}).items()):
             codec, ring = name.removesuffix(" ring"), name.endswith(" ring")
             if f"{codec} ring" in row["errors"]:
-                lines.append(line([size_text(row["bytes"]), f"`{codec}`", "ring" if ring else "two steps", f"{e['conversions']} times",
+                lines.append(line([size_text(row["bytes"]), f"`{codec}`", "ring" if ring else "two-shot", f"{e['conversions']} times",
                                    f"{e['largest_error']:.3f}", f"{e['bound']:.3f}", f"{e['sqnr_db']:.1f}", f"{row['microseconds'][name]:.1f}"]))
     return lines
 
@@ -154,8 +154,8 @@ def exact_plot(result):
     return out.svg()
 
 
-def coded_plot(result):
-    rows = coded_rows(result)
+def quantized_plot(result):
+    rows = quantized_rows(result)
     place = places(rows)
     ratio = lambda row, name: row["microseconds"]["nccl"] / row["microseconds"][name]
     curves = [(name, colour, [(place[row["bytes"]], ratio(row, name)) for row in rows if name in row["microseconds"]])
@@ -186,8 +186,8 @@ def ctas_plot(result):
 def sections(result):
     """name -> (lines of the table, plot or None), of what was measured."""
     found = {"exact": (exact_table(result), exact_plot(result))}
-    if coded_rows(result):
-        found["coded"] = (coded_table(result), coded_plot(result))
+    if quantized_rows(result):
+        found["quantized"] = (quantized_table(result), quantized_plot(result))
     if any("errors" in row for row in result["rows"]):
         found["ring"] = (ring_table(result), None)
     if result.get("ctas"):
@@ -197,7 +197,7 @@ def sections(result):
     return found
 
 
-CAPTIONS = {"exact": "Exact all-reduces over NCCL", "coded": "All-reduces through codecs over NCCL", "ctas": "Time over the number of CTAs"}
+CAPTIONS = {"exact": "Exact all-reduces over NCCL", "quantized": "All-reduces through codecs over NCCL", "ctas": "Time over the number of CTAs"}
 
 
 def machine(result):
@@ -217,7 +217,7 @@ def wanted(result, on_two, document):
             lines = [f"![{CAPTIONS[name]}]({path.name})", ""] + lines
         document = with_section(document, f"{MAKER} {name}", "\n".join(lines) + "\n")
     document = with_section(document, f"{MAKER} machine 2xh200", machine(on_two))
-    for name, table in (("exact", exact_table(on_two)), ("coded", coded_table(on_two))):
+    for name, table in (("exact", exact_table(on_two)), ("quantized", quantized_table(on_two))):
         document = with_section(document, f"{MAKER} {name} 2xh200", "\n".join(table) + "\n")
     return {DOCUMENT: document, **files}
 
@@ -233,7 +233,7 @@ def main():
         sys.exit(__doc__)
     for path in (RESULT, ON_TWO):
         if not path.exists():
-            sys.exit(f"{path.relative_to(ROOT)} does not exist; docs/all-reduce.md tells how to make it")
+            sys.exit(f"{path.relative_to(ROOT)} does not exist; bench/results/all-reduce.md tells how to make it")
     write_or_check(wanted(json.loads(RESULT.read_text()), json.loads(ON_TWO.read_text()), DOCUMENT.read_text()), sys.argv[1:] == ["--check"], MAKER)
 
 

@@ -100,7 +100,7 @@ int print_first_shape(const Problem& problem) {
   return 0;
 }
 
-// The same of a fresh process, a few of them.
+// Times in a fresh process, a few of them.
 double cold(const Problem& problem) {
   const std::string self = std::filesystem::read_symlink("/proc/self/exe").string();
   std::vector<double> all;

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Makes the tables and the plot of docs/gpu-results.md, and README's sum of them, from bench/results/gpu-4xh200.json,
-gpu-2xh200.json, unseen-2xh200.json, e4m3-2xh200.json and e4m3-4xh200.json.
+"""Makes the tables and the plot of bench/results/gpu.md, and the summaries in README.md and docs/performance.md, from
+bench/results/gpu-4xh200.json, gpu-2xh200.json, unseen-2xh200.json, e4m3-2xh200.json and e4m3-4xh200.json.
 
 usage: gpu_tables.py [--check]    --check: changes nothing, fails where the document or the plot is not up to date
        gpu_tables.py --merge OUT.json MACHINE IN.json...    joins outputs of `imbrex bench --json` or bench/peers_torch.py
@@ -18,9 +18,10 @@ ON_TWO = ROOT / "bench/results/gpu-2xh200.json"
 UNSEEN = ROOT / "bench/results/unseen-2xh200.json"
 E4M3 = ROOT / "bench/results/e4m3-4xh200.json"
 E4M3_ON_TWO = ROOT / "bench/results/e4m3-2xh200.json"
-DOCUMENT = ROOT / "docs/gpu-results.md"
+DOCUMENT = ROOT / "bench/results/gpu.md"
+SUMMARY = ROOT / "docs/performance.md"
 README = ROOT / "README.md"
-PLOT = ROOT / "docs/gpu-4xh200.svg"
+PLOT = ROOT / "bench/results/gpu-4xh200.svg"
 MAKER = "bench/gpu_tables.py"
 SEQUENTIAL = "cuBLAS+NCCL"  # among torch's ways
 BANDS = (("", 0, math.inf), (", M up to 256", 0, 256), (", M from 512 to 1024", 512, 1024), (", M from 2048 on", 2048, math.inf))
@@ -90,17 +91,33 @@ def sums(result, slowest):
 
 
 def sum_of(result, unseen):
-    """In words."""
-    rows = list(rows_of(result))
-    layers = [r for r in rows if not r["m"] == r["n"] == r["k"]]
-    spread = lambda gains: f"{least(gains)} to {max(gains):.2f} times"
-    gains, best = [r["gain"] for r in layers], [r["best_gain"] for r in layers]
+    """README's table: an operator a row."""
+    layers = [r for r in rows_of(result) if not r["m"] == r["n"] == r["k"]]
+    lines = heading(["operator", "sizes", "speed-up over cuBLAS + NCCL", "slowest size", "over the best of that and PyTorch's fused", "slowest size"])
+    for op in [*dict.fromkeys(r["op"] for r in layers), "all"]:
+        own = [r for r in layers if op in (r["op"], "all")]
+        lines.append(line([f"`{op}`" if op != "all" else op, str(len(own)), f"{geometric_mean(r['gain'] for r in own):.2f}x", least(r["gain"] for r in own) + "x",
+                           f"{geometric_mean(r['best_gain'] for r in own):.2f}x", least(r["best_gain"] for r in own) + "x"]))
     others = [r["gain"] for r in rows_of(unseen)]
-    return (f"On four H200s, without NVLink multicast, at commit {result.get('commit', 'unknown')}, over {len(layers)} products of Llama's and GPT-3's layers for which plans were\n"
-            f"tuned, `auto` is {geometric_mean(gains):.2f} times as fast as cuBLAS and NCCL (geometric mean; {spread(gains)}), and {geometric_mean(best):.2f} times as fast as the\n"
-            f"fastest of these and of PyTorch's fused operators ({spread(best)}); [the table](docs/gpu-results.md).\n"
-            f"Among the sizes without tuned plans, {len(others)} were measured on two H200s at commit {unseen.get('commit', 'unknown')}: {geometric_mean(others):.2f} times as fast as cuBLAS and NCCL\n"
-            f"([{spread(others)}](docs/gpu-results.md#sizes-that-no-table-has)).\n")
+    return "\n".join(lines) + (
+        f"\n\nFour H200s, NVLink multicast off, commit {result.get('commit', 'unknown')}, layers of Llama and GPT-3, M from 1 to 16384, geometric means. For these sizes\n"
+        f"plans were tuned. {len(others)} sizes without tuned plans, on two H200s: {geometric_mean(others):.2f}x ({least(others)}x to {max(others):.2f}x). "
+        f"[Performance](docs/performance.md) has all numbers.\n")
+
+
+def summary(result):
+    """By operator and M."""
+    lines = heading(["operator", "M", "sizes", "of the roofline", "over cuBLAS + NCCL", "over the best of that and PyTorch's fused"])
+    rows = [r for r in rows_of(result) if not r["m"] == r["n"] == r["k"]]
+    names = ("all", "up to 256", "512 and 1024", "2048 and more")
+    for op in [*dict.fromkeys(r["op"] for r in rows), "all"]:
+        for name, (_, from_m, to_m) in list(zip(names, BANDS, strict=True))[1:] if op != "all" else [(names[0], BANDS[0])]:
+            own = [r for r in rows if op in (r["op"], "all") and from_m <= r["m"] <= to_m]
+            if not own:
+                continue
+            lines.append(line([f"`{op}`" if op != "all" else op, name, str(len(own))]
+                              + [f"{geometric_mean(r[key] for r in own):.2f}" for key in ("fraction", "gain", "best_gain")]))
+    return "\n".join(lines) + f"\n\n{result['machine']}, {result['date']}, commit {result.get('commit', 'unknown')}.\n"
 
 
 def plot(result):
@@ -131,7 +148,8 @@ def main():
     document = with_section(document, f"{MAKER} e4m3", table(json.loads(E4M3.read_text())))
     document = with_section(document, f"{MAKER} e4m3 2xh200", table(json.loads(E4M3_ON_TWO.read_text())))
     readme = with_section(README.read_text(), MAKER, sum_of(result, unseen))
-    wanted = {DOCUMENT: document, README: readme, PLOT: plot(result)}
+    performance = with_section(SUMMARY.read_text(), MAKER, summary(result))
+    wanted = {DOCUMENT: document, SUMMARY: performance, README: readme, PLOT: plot(result)}
     write_or_check(wanted, sys.argv[1:] == ["--check"], MAKER)
 
 

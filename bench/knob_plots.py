@@ -2,8 +2,8 @@
 """Plots what single knobs of fused plans do, from bench/results/knobs-4xh200.json: tile order, who moves the data, and
 how many rows travel at once, from a whole shard down to one tile.
 
-usage: knob_plots.py [--check]     makes docs/knob-order-4xh200.svg, docs/knob-transport-4xh200.svg and
-                                   docs/knob-comm-rows-4xh200.svg; --check: changes nothing, fails where they differ
+usage: knob_plots.py [--check]     makes bench/results/knob-order-4xh200.svg, bench/results/knob-transport-4xh200.svg and
+                                   bench/results/knob-comm-rows-4xh200.svg; --check: changes nothing, fails where they differ
        knob_plots.py --commands    prints the commands that measure, on 4 GPUs, and make the result file
 """
 
@@ -22,7 +22,7 @@ TITLES = {"order": "Order of the tiles", "transport": "Who moves the data", "com
 
 
 def tries(op, m):
-    """What each plot wants of a problem: {plot: [changes of knobs]}."""
+    """What each plot needs of a problem: {plot: [changes of knobs]}."""
     columns = [f"order=column_major,own_shift={shift}" for shift in SHIFTS]
     wanted = {"order": ["order=naive", "order=owner_major"] + columns, "transport": [f"transport={t}" for t in ("store", "push", "pull")]}
     if op == "all_gather_gemm":  # results travel tile by tile
@@ -82,7 +82,7 @@ def main():
     if not RESULT.exists():
         sys.exit(f"{RESULT.relative_to(ROOT)} does not exist; {MAKER} --commands tells how to make it")
     result = json.loads(RESULT.read_text())
-    wanted = {ROOT / f"docs/knob-{name}-4xh200.svg": plot(name, result) for name in TITLES}
+    wanted = {ROOT / f"bench/results/knob-{name}-4xh200.svg": plot(name, result) for name in TITLES}
     write_or_check(wanted, sys.argv[1:] == ["--check"], MAKER)
 
 

@@ -4,7 +4,7 @@
 usage: torchrun --nproc-per-node R bench/peers_all_reduce.py --out OUT.json [options]; --help lists them
 
 Rank 0 keeps one `all_reduce_bench --serve` alive beside the torch processes. For each size torch's candidates and Imbrex's
-are measured by turns, neither while the other works; medians count. On both sides calls are replayed from CUDA graphs
+are measured alternately, neither while the other works; medians count. On both sides calls are replayed from CUDA graphs
 (eagerly where one cannot be captured; the output says which), behind calls that let the ranks begin together, and the
 slowest rank counts. NVLink multicast is off. bench/all_reduce_tables.py --merge joins OUT.json with what all_reduce_bench
 wrote.

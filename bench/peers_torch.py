@@ -4,7 +4,7 @@
 usage: torchrun --nproc-per-node R bench/peers_torch.py --out OUT.json [options]; --help lists them
 
 Rank 0 keeps one `imbrex bench --serve` alive beside the torch processes. For each problem torch's candidates and Imbrex
-are measured by turns, neither while the other works; medians count. On both sides operations are replayed from CUDA
+are measured alternately, neither while the other works; medians count. On both sides operations are replayed from CUDA
 graphs (eagerly where an operator cannot be captured; the output says which), on random data, behind operations that
 let the ranks begin together, and the slowest rank counts. NVLink multicast is off. OUT.json has the rows of `imbrex
 bench --json`, each with torch's times in "peers"; bench/gpu_tables.py takes it.
@@ -35,7 +35,8 @@ LAYERS = {
 SQUARE = 8192
 # Beyond, one-shot is not what anybody would take.
 ONE_SHOT_BYTES = 4 << 20
-# Calls that take this many microseconds; how long samples last; the first turns, which do not count: the GPU's clock settles.
+# Calls that take this many microseconds; how long samples last; the first turns, which do not count: the GPU's clock
+# settles.
 LASTING, SAMPLE, FIRST_TURNS = 100, 10e3, 3
 # No answer within these seconds: something hangs.
 PATIENCE = 300
@@ -264,7 +265,7 @@ def by_turns(calls, timer, options, measure):
 
     while len(turns) < options.turns:
         samples = [(name, sample(name)) for _ in range(options.rounds) for name in names]
-        names.rotate(-1)  # whoever comes first after a pause finds the GPU cooler
+        names.rotate(-1)  # the first one after a pause finds the GPU cooler
         torch.cuda.synchronize()
         dist.barrier(group=meeting)
         measured = measure() if measure else None

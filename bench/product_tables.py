@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Makes the table of the product alone in docs/gpu-results.md from bench/results/product-h200.json.
+"""Makes the table of the product alone in bench/results/gpu.md from bench/results/product-h200.json.
 
 usage: product_tables.py [--check]    --check: changes nothing, fails where the document is not up to date
        product_tables.py --merge OUT.json MACHINE IN.json...    joins outputs of `imbrex bench --ranks 1 --try ... --json`
@@ -11,7 +11,7 @@ import sys
 from report import ROOT, geometric_mean, heading, line, merge, with_section, write_or_check
 
 RESULT = ROOT / "bench/results/product-h200.json"
-DOCUMENT = ROOT / "docs/gpu-results.md"
+DOCUMENT = ROOT / "bench/results/gpu.md"
 MAKER = "bench/product_tables.py"
 
 

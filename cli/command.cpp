@@ -66,7 +66,7 @@ CLI::App& add_command(Program& program, const std::string& name, const std::stri
 
 void print_text(std::string_view text) {
   if (std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0) return;
-  // Who closed standard output wants none of it.
+  // A caller that closed standard output needs none of it.
   if (errno != EBADF)
     throw Error(ErrorCode::runtime_failure,
                 fmt::format("standard output cannot be written to: {}", std::strerror(errno)));
@@ -135,14 +135,14 @@ std::string readable_bytes(double bytes) {
 
 CLI::Option* add_integer(CLI::App& app, const std::string& name, std::int64_t& to, std::int64_t low, std::int64_t high,
                          const std::string& about) {
-  return add_range(app, name, to, low, high, about, "a whole number")->type_name("INT");
+  return add_range(app, name, to, low, high, about, "an integer")->type_name("INT");
 }
 
 CLI::Option* add_integers(CLI::App& app, const std::string& name, std::vector<std::int64_t>& to, std::int64_t low,
                           std::int64_t high, const std::string& about) {
   auto set = [=, &to](const std::vector<std::string>& texts) {
     to.clear();
-    for (const std::string& text : texts) to.push_back(value_within(name, text, low, high, "a whole number"));
+    for (const std::string& text : texts) to.push_back(value_within(name, text, low, high, "an integer"));
   };
   return app.add_option_function<std::vector<std::string>>(name, set, about);
 }

@@ -65,7 +65,7 @@ auto naming(std::string_view prefix, Action&& action, std::string_view suffix = 
 /// Writes all of it to standard output. Throws Error(runtime_failure), but does nothing where that is closed.
 void print_text(std::string_view text);
 
-/// Writes a line to standard error. There is nobody to tell where that fails.
+/// Writes a line to standard error. A failure of that is not reported: nothing is left to report to.
 void print_error(const std::string& line) noexcept;
 
 /// Prints a line for people: on standard output, or on standard error where that carries the JSON. Throws as print_text
@@ -93,14 +93,14 @@ void write_timeline(const std::string& path, const Timeline& timeline);
 /// not after it.
 void expect_writable(std::string_view option, const std::string& path);
 
-/// The same, and unless `path` ends in .svg or .json.
+/// As expect_path, and refuses a `path` that does not end in .svg or .json.
 void expect_timeline_path(std::string_view option, const std::string& path);
 
 /// "1.234 ms".
 std::string readable_seconds(double seconds);
 std::string readable_bytes(double bytes);
 
-/// An option of a whole number or a number within [low, high]; anything else is refused with the value and the rule.
+/// An option of an integer or a number within [low, high]; anything else is refused with the value and the rule.
 CLI::Option* add_integer(CLI::App& app, const std::string& name, std::int64_t& to, std::int64_t low, std::int64_t high,
                          const std::string& about);
 CLI::Option* add_number(CLI::App& app, const std::string& name, double& to, double low, double high,

@@ -166,7 +166,8 @@ void EmbeddingAllToAllOptions::add_run_to(CLI::App& command) {
       ->group(own_group);
   for (const auto& [name, to, about] :
        {std::tuple{"--indices", &files_.indices, "Indices of all tables' bags from this .npy file, int32 or int64"},
-        {"--offsets", &files_.offsets, "And where each bag begins, tables x batch + 1 numbers, likewise"},
+        {"--offsets", &files_.offsets,
+         "With --indices: where each bag begins, tables x batch + 1 numbers, int32 or int64"},
         {"--weights", &files_.weights, "And a weight for each index, float32 or float16"}})
     command.add_option(name, *to, about)->type_name("FILE")->group(own_group);
   command

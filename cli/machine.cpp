@@ -56,21 +56,21 @@ int machine(const Program& program, const Options& options) {
 
 void add_machine(Program& program) {
   auto options = std::make_shared<Options>();
-  CLI::App& command =
-      add_command(program, "machine",
-                  "Prints a machine file, one line a constant; constants may be changed.\n"
-                  "The file is checked as `simulate` checks it (docs/machine-format.md). Make your own from one that "
-                  "comes with the\n"
-                  "program, and simulate plans on it: what would a faster link bring?",
-                  fmt::format("Examples:\n"
-                              "  imbrex machine 4xh200\n"
-                              "  imbrex machine 4xh200 --name fast-links --set links.egress_bandwidth=9e11 \\\n"
-                              "    --set links.ingress_bandwidth=9e11 --out fast-links.json\n"
-                              "  imbrex machine 4xh200 --name two-hosts --devices 8 --set hosts.devices=4 \\\n"
-                              "    --set hosts.bandwidth=5e10 --set hosts.latency=5e-6 --set hosts.message=1e-6\n\n"
-                              "Machines that come with the program: {}",
-                              fmt::join(machine_names(), ", ")),
-                  [options, &program] { return machine(program, *options); });
+  CLI::App& command = add_command(
+      program, "machine",
+      "Prints a machine file, one line a constant; constants may be changed.\n"
+      "The file is checked as `simulate` checks it (docs/reference/machine-files.md). Make your own from one that "
+      "comes with the\n"
+      "program, and simulate plans on it: what would a faster link bring?",
+      fmt::format("Examples:\n"
+                  "  imbrex machine 4xh200\n"
+                  "  imbrex machine 4xh200 --name fast-links --set links.egress_bandwidth=9e11 \\\n"
+                  "    --set links.ingress_bandwidth=9e11 --out fast-links.json\n"
+                  "  imbrex machine 4xh200 --name two-hosts --devices 8 --set hosts.devices=4 \\\n"
+                  "    --set hosts.bandwidth=5e10 --set hosts.latency=5e-6 --set hosts.message=1e-6\n\n"
+                  "Machines that come with the program: {}",
+                  fmt::join(machine_names(), ", ")),
+      [options, &program] { return machine(program, *options); });
   command.add_option("MACHINE", options->machine, "Name of a machine, or a machine file")->type_name("")->required();
   command
       .add_option("--set", options->changes,

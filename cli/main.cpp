@@ -85,7 +85,7 @@ std::string unknown_command(const Program& program, const std::vector<std::strin
   return fmt::format("'{}' is not a command; it must be one of {}", first, known);
 }
 
-/// An empty value comes of a variable that nobody has set, and two results do not fit one file.
+/// An empty value comes of a variable that is not set, and two results do not fit one file.
 void expect_values(const Program& program) {
   const auto refuse = [](const std::string& message) { throw Error(ErrorCode::invalid_input, message); };
   for (const CLI::App* command : program.app.get_subcommands())
@@ -149,7 +149,7 @@ int run_program(std::vector<std::string> arguments) {
 int main(int argc, char** argv) {
   try {
     imbrex::cli::occupy_standard_descriptors();
-    // Nothing waits in a buffer, where nobody would learn that it cannot be written.
+    // Nothing waits in a buffer: a failure to write it would go unnoticed.
     std::setvbuf(stdout, nullptr, _IONBF, 0);
     imbrex::jobs::set_nccl_environment();
     return imbrex::cli::run_program({argv + std::min(argc, 1), argv + argc});

@@ -1,5 +1,5 @@
-// Operators with options of their own, in place of M, N and K or beside them. Commands ask the list, and know none of
-// them by name. docs/architecture.md says how to add one.
+// Operators with options of their own, in place of M, N and K or with them. Commands ask the list, and know none of
+// them by name. docs/dev/architecture.md says how to add one.
 #pragma once
 
 #include <memory>
@@ -38,7 +38,7 @@ class OwnOperator {
 
   /// Options of what takes OP; called once.
   virtual void add_to(CLI::App& command) { static_cast<void>(command); }
-  /// And those of `run`, called behind it.
+  /// Adds the options of `run`; called after add_to.
   virtual void add_run_to(CLI::App& command) = 0;
 
   /// Throws Error(invalid_input) where it has no plan, which `run` alone does without.

@@ -71,7 +71,7 @@ void print_groups(const Program& program, const Plan& plan, const jobs::Expected
       print(program, "    group {}: {}, computed at {}, its collective from {} to {}", g + 1, units,
             readable_seconds(tiles), readable_seconds(begins), readable_seconds(ends));
   }
-  print(program, "    all done at {}, in closed form", readable_seconds(expected.seconds));
+  print(program, "    all done at {}, by the analytical cost model", readable_seconds(expected.seconds));
 }
 
 void print_reasons(const Program& program, const Made& made) {
@@ -109,24 +109,24 @@ void print_summary(const Program& program, const Plan& plan, const std::string& 
 
 void add_plan(Program& program) {
   auto options = std::make_shared<Options>();
-  CLI::App& command =
-      add_command(program, "plan",
-                  "Makes the plan of an operator and writes it to a file.\n"
-                  "It holds, for every rank, the queues of tasks, what each task waits for and whom it tells, as JSON\n"
-                  "(docs/plan-format.md). `check`, `run`, `simulate` and `trace` take it. It is the plan that `run`\n"
-                  "would run here, or the one that suits --machine.",
-                  "Examples:\n"
-                  "  imbrex plan gemm_reduce_scatter --m 4096 --n 4096 --k 8192 --ranks 4 --json plan.json\n"
-                  "  imbrex plan all_gather_gemm --m 512 --n 512 --k 512 --transport pull --comm-rows 64 --json -",
-                  [options, &program] {
-                    program.json_takes_errors = false;  // a plan, or nothing
-                    Progress progress("making the plan");
-                    const Made made = make(*options);
-                    print_summary(program, made.plan, made.chosen_for);
-                    print_reasons(program, made);
-                    if (!program.json.empty()) write_result(program.json, to_json(made.plan) + "\n");
-                    return 0;
-                  });
+  CLI::App& command = add_command(
+      program, "plan",
+      "Makes the plan of an operator and writes it to a file.\n"
+      "It holds, for every rank, the queues of tasks, what each task waits for and whom it tells, as JSON\n"
+      "(docs/dev/plan-format.md). `check`, `run`, `simulate` and `trace` take it. It is the plan that `run`\n"
+      "would run here, or the one that suits --machine.",
+      "Examples:\n"
+      "  imbrex plan gemm_reduce_scatter --m 4096 --n 4096 --k 8192 --ranks 4 --json plan.json\n"
+      "  imbrex plan all_gather_gemm --m 512 --n 512 --k 512 --transport pull --comm-rows 64 --json -",
+      [options, &program] {
+        program.json_takes_errors = false;  // a plan, or nothing
+        Progress progress("making the plan");
+        const Made made = make(*options);
+        print_summary(program, made.plan, made.chosen_for);
+        print_reasons(program, made);
+        if (!program.json.empty()) write_result(program.json, to_json(made.plan) + "\n");
+        return 0;
+      });
   options->plan.add_to(command);
   add_device(command, options->device,
              "What the plan is chosen for: cpu, cuda, or auto (default): what `run` would take on this machine");

@@ -29,7 +29,7 @@ GroupSizes group_sizes(const std::vector<std::int64_t>& given) {
   return sizes;
 }
 
-// What each B behind the first has, up to the last one that has it.
+// What each B after the first has, up to the last one that has it.
 std::vector<std::int64_t> further(const std::array<std::int64_t, max_products - 1>& list) {
   std::vector<std::int64_t> all(list.begin(), list.end());
   while (!all.empty() && all.back() == 0) all.pop_back();
@@ -115,8 +115,8 @@ void PlanOptions::add_to(CLI::App& command) {
   add_integer(command, "--lda", lda, 0, most - 1,
               "Leading dimension of A: elements from one row to the next in memory; 0 (default): without gaps");
   add_integer(command, "--ldb", ldb, 0, most - 1,
-              "Leading dimension of B, likewise; of B nxk from row to row of N x K");
-  add_integer(command, "--ldo", ldo, 0, most - 1, "Leading dimension of the output, likewise");
+              "Leading dimension of B; 0 (default): without gaps; of B nxk from row to row of N x K");
+  add_integer(command, "--ldo", ldo, 0, most - 1, "Leading dimension of the output; 0 (default): without gaps");
   add_integers(command, "--more-ldb", more_ldb, 0, most - 1, "Leading dimensions of the second and the third B")
       ->type_name("INT[,INT]")
       ->delimiter(',')
@@ -137,9 +137,9 @@ void PlanOptions::add_to(CLI::App& command) {
               "Tiles that share their part of B on a GPU: 1, 2, or 0 (default) for either")
       ->group(knob_group);
   add_integer(command, "--cluster-k", cluster_k, 1, 2,
-              "Blocks of a GPU that share a tile, each multiplying its part of K: 1 (default) or 2")
+              "Split-K within a cluster: CTAs that share a tile, each with its share of K: 1 (default) or 2")
       ->group(knob_group);
-  add_integer(command, "--group", group, 1, most - 1, "Tile rows per super-row (default 8)")->group(knob_group);
+  add_integer(command, "--group", group, 1, most - 1, "Tile rows per CTA swizzle group (default 8)")->group(knob_group);
   add_named<TileOrder>(command, "--order", knobs.order, parse_tile_order,
                        "owner_major (default), column_major or naive")
       ->group(knob_group);
@@ -154,14 +154,16 @@ void PlanOptions::add_to(CLI::App& command) {
       ->group(knob_group);
   add_integer(command, "--k-slices", k_slices, 1, most - 1, "K slices in which a row block travels (default 1)")
       ->group(knob_group);
-  add_integer(command, "--split-k", split_k, 1, most - 1,
-              "fused: parts of K, of 128 or more, that a tile is cut into; the last one's worker adds the others' "
-              "(default 1)")
+  add_integer(
+      command, "--split-k", split_k, 1, most - 1,
+      "fused: split-K, shares of K of 128 or more that a tile is cut into; the last one's worker adds the others' "
+      "(default 1)")
       ->group(knob_group);
   command
-      .add_option("--codec", codec,
-                  "exact (default), or what sums go through (docs/codec.md): int8, int4-g128, flash6 ...; int4+int8: "
-                  "one a step; with a GEMM: not in fused plans")
+      .add_option(
+          "--codec", codec,
+          "exact (default), or what sums go through (docs/quantization.md): int8, int4-g128, flash6 ...; int4+int8: "
+          "one a step; with a GEMM: not in fused plans")
       ->type_name("NAME")
       ->group(knob_group);
   add_integer(command, "--chunks", chunks, 1, most - 1,

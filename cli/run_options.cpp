@@ -22,7 +22,7 @@ void RunOptions::add_to(CLI::App& command) {
                   "A from this .npy file: float32, float16, or uint8 as bits of e4m3; C order, the whole matrix (not a "
                   "rank's part)")
       ->type_name("FILE");
-  command.add_option("--b", b, "B, likewise, as K x N whatever --b-layout says")->type_name("FILE");
+  command.add_option("--b", b, "B from this .npy file, as K x N whatever --b-layout says")->type_name("FILE");
   command
       .add_option(
           "--bias", bias,
@@ -30,7 +30,9 @@ void RunOptions::add_to(CLI::App& command) {
           "(random operands: --with-bias)")
       ->type_name("FILE");
   for (std::size_t i = 0; i < further.size(); ++i) {
-    command.add_option(option_of("--b", i), further[i].b, "With --a and --b: a further B of all_gather_gemm, likewise")
+    command
+        .add_option(option_of("--b", i), further[i].b,
+                    "With --a and --b: a further B of all_gather_gemm, from this .npy file")
         ->type_name("FILE");
     command.add_option(option_of("--bias", i), further[i].bias, "And its bias, where there are biases")
         ->type_name("FILE");

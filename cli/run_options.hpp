@@ -24,7 +24,7 @@ struct RunOptions {
   void expect_scales(const Problem& problem, bool from_files) const;
 
   /// Throws Error(invalid_input) unless further B come from files where A and B do and the plan, if there is one, is of
-  /// as many, and biases likewise.
+  /// as many, and unless further biases come from files where the bias does.
   void expect_further(const PlanOptions& plan, const Problem& problem, bool from_files) const;
 
   /// What `plan` and these options ask for. Throws Error(invalid_input) where they contradict each other.

@@ -39,17 +39,18 @@ int simulate(const Program& program, const Options& options) {
 
 void add_simulate(Program& program) {
   auto options = std::make_shared<Options>();
-  CLI::App& command = add_command(
-      program, "simulate",
-      "Predicts how long a plan takes on a machine described in a file.\n"
-      "Runs the plan in virtual time (docs/machine-format.md describes the machines) and prints what the slowest rank\n"
-      "takes. Needs no GPU. Compare strategies, or ask what a faster link would bring.",
-      fmt::format("Examples:\n"
-                  "  imbrex simulate gemm_reduce_scatter --m 8192 --n 8192 --k 28672 --machine 4xh200\n"
-                  "  imbrex simulate --plan plan.json --machine my-machine.json --trace timeline.svg\n\n"
-                  "Machines that come with the program: {}",
-                  fmt::join(machine_names(), ", ")),
-      [options, &program] { return simulate(program, *options); });
+  CLI::App& command =
+      add_command(program, "simulate",
+                  "Predicts how long a plan takes on a machine described in a file.\n"
+                  "Runs the plan in virtual time (docs/reference/machine-files.md describes the machines) and prints "
+                  "what the slowest rank\n"
+                  "takes. Needs no GPU. Compare strategies, or ask what a faster link would bring.",
+                  fmt::format("Examples:\n"
+                              "  imbrex simulate gemm_reduce_scatter --m 8192 --n 8192 --k 28672 --machine 4xh200\n"
+                              "  imbrex simulate --plan plan.json --machine my-machine.json --trace timeline.svg\n\n"
+                              "Machines that come with the program: {}",
+                              fmt::join(machine_names(), ", ")),
+                  [options, &program] { return simulate(program, *options); });
   options->plan.add_to(command);
   options->plan.add_plan_file(command);
   command.add_option("--machine", options->machine, "Name of a machine, or a machine file")

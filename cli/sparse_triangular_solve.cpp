@@ -74,7 +74,7 @@ void report(const Program& program, const SolveRequest& asked, const SolveResult
         result.seconds.size() > 1 ? fmt::format(", the best of {}", result.seconds.size()) : "");
   print(program, "analysis: {}; rows are shared {}, {} of them are cut, and {} packets go between ranks",
         readable_seconds(result.analysis_seconds),
-        result.block > 0 ? fmt::format("by turns in blocks of {}", result.block) : "in ranges", result.cut_rows,
+        result.block > 0 ? fmt::format("alternately in blocks of {}", result.block) : "in ranges", result.cut_rows,
         result.messages);
   if (result.library)
     print(program, "{}: {}, {:.2f} times as long; analysis {}; the largest residual is {:.3g} of its bound",

@@ -10,7 +10,7 @@ if(IMBREX_SANITIZE)
   add_link_options(-fsanitize=${IMBREX_SANITIZE})
 endif()
 # Across files, GCC sees what no file shows: two types, or functions, of one name.
-set(IMBREX_LTO_COMPILE_FLAGS -flto=auto -ffat-lto-objects)  # fat: whoever links the installed library needs no GCC
+set(IMBREX_LTO_COMPILE_FLAGS -flto=auto -ffat-lto-objects)  # fat: linking the installed library needs no GCC
 set(IMBREX_LTO_LINK_FLAGS -flto=auto -Werror=odr -Werror=lto-type-mismatch)
 if(IMBREX_LTO)
   if(NOT CMAKE_CXX_COMPILER_ID STREQUAL "GNU")

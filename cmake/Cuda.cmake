@@ -28,7 +28,7 @@ if(IMBREX_HAVE_CUDA)
     endif()
   endforeach()
   set(IMBREX_CUDA_FLAGS -gencode=arch=compute_90a,code=sm_90a)
-  # And for what other GPUs run too: the driver compiles it for them.
+  # Kernels that other GPUs run too are PTX besides: the driver compiles it for them.
   set(IMBREX_PTX_FLAGS -gencode=arch=compute_80,code=compute_80)
   if(NOT IMBREX_CUTLASS_INCLUDE)
     find_package(Python3 COMPONENTS Interpreter QUIET)

@@ -7,7 +7,7 @@ set(IMBREX_PACKAGE_DIR ${CMAKE_INSTALL_LIBDIR}/cmake/imbrex)
 install(TARGETS imbrex_installed imbrex_shmem_installed EXPORT imbrex_targets
   LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}
   INCLUDES DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
-# What the library needs may be laid beside it, as the Python package does.
+# What the library needs may lie in the same folder, as in the Python package.
 set_target_properties(imbrex_installed imbrex_shmem_installed PROPERTIES INSTALL_RPATH "$ORIGIN")
 # The program finds the library beside itself, wherever both are moved.
 file(RELATIVE_PATH lib_from_bin ${CMAKE_INSTALL_FULL_BINDIR} ${CMAKE_INSTALL_FULL_LIBDIR})
@@ -15,6 +15,12 @@ set_target_properties(imbrex_cli PROPERTIES INSTALL_RPATH "$ORIGIN/${lib_from_bi
 install(TARGETS imbrex_cli RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/imbrex DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PATTERN "*.hpp" PATTERN "*.cuh" PATTERN "*.h")
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/machines DESTINATION ${CMAKE_INSTALL_DATADIR}/imbrex FILES_MATCHING PATTERN "*.json")
+# `imbrex bench all`, and the scripts that it starts.
+install(DIRECTORY ${PROJECT_SOURCE_DIR}/bench DESTINATION ${CMAKE_INSTALL_DATADIR}/imbrex FILES_MATCHING PATTERN "*.py" PATTERN "measure"
+  PATTERN "results" EXCLUDE PATTERN "data" EXCLUDE PATTERN "perplexity" EXCLUDE PATTERN "versions" EXCLUDE)
+# Which tiles there are, for its fit.
+install(FILES ${PROJECT_SOURCE_DIR}/src/execute/cuda/products/variants.def
+  DESTINATION ${CMAKE_INSTALL_DATADIR}/imbrex/src/execute/cuda/products)
 install(FILES ${PROJECT_SOURCE_DIR}/LICENSE DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/imbrex)
 
 install(EXPORT imbrex_targets NAMESPACE imbrex:: DESTINATION ${IMBREX_PACKAGE_DIR} FILE imbrexTargets.cmake)

@@ -1,6 +1,6 @@
 # Two shared libraries of the same objects. Tests and the program link `imbrex`, which shows them everything. What is
 # installed shows the public names only: those of the classes and functions that include/imbrex/ declares, c.h's among
-# them, and of the classes of its device/, whose functions are all inline. Beside them the program of the same build finds
+# them, and of the classes of its device/, whose functions are all inline. The program of the same build finds in addition
 # its jobs, under a version that says whose they are: no header of theirs is installed.
 set(IMBREX_PROGRAM_HEADERS
   jobs/embedding/bench_embedding.hpp
@@ -15,8 +15,13 @@ set(IMBREX_PROGRAM_HEADERS
   jobs/nccl_environment.hpp
   jobs/run.hpp
   jobs/run_all_reduce.hpp
-  jobs/shmem_bench/shmem_bench.hpp
-  jobs/sparse/run_solve.hpp)
+  jobs/shmem_bench/shmem_bench.hpp)
+set(IMBREX_SPARSE_HEADERS
+  jobs/sparse/generate.hpp
+  jobs/sparse/matrix.hpp
+  jobs/sparse/run_solve.hpp
+  jobs/sparse/schedule.hpp
+  jobs/sparse/solver.hpp)
 set(IMBREX_EXPORTS ${CMAKE_CURRENT_BINARY_DIR}/exports.map)
 # Appends to `out` a pattern for each function that the headers declare in namespace `space`.
 function(imbrex_functions_of out space)
@@ -50,7 +55,9 @@ foreach(line ${lines})
   string(APPEND c_functions "    ${name};\n")
 endforeach()
 list(TRANSFORM IMBREX_PROGRAM_HEADERS PREPEND ${CMAKE_CURRENT_SOURCE_DIR}/src/)
+list(TRANSFORM IMBREX_SPARSE_HEADERS PREPEND ${CMAKE_CURRENT_SOURCE_DIR}/src/)
 imbrex_functions_of(program imbrex::jobs ${IMBREX_PROGRAM_HEADERS})
+imbrex_functions_of(program imbrex::jobs::sparse ${IMBREX_SPARSE_HEADERS})
 file(CONFIGURE OUTPUT ${IMBREX_EXPORTS} @ONLY CONTENT "IMBREX_@PROJECT_VERSION@ {
   global:\n@c_functions@    extern \"C++\" {\n@public@  };\n  local: *;\n};
 IMBREX_PRIVATE {
@@ -65,7 +72,7 @@ foreach(library imbrex imbrex_installed)
   target_include_directories(${library}
     PUBLIC $<BUILD_INTERFACE:${CMAKE_CURRENT_SOURCE_DIR}/include> $<INSTALL_INTERFACE:include>)
   target_compile_features(${library} PUBLIC cxx_std_20)
-  # What comes in from static libraries, a BLAS and CUDA's runtime, is nobody else's.
+  # What comes in from static libraries, a BLAS and CUDA's runtime, is visible to no other library.
   target_link_options(${library} PRIVATE -Wl,-Bsymbolic-functions -Wl,--exclude-libs,ALL -Wl,--no-undefined)
   set_target_properties(${library} PROPERTIES VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR}
     LINKER_LANGUAGE CXX)

@@ -21,7 +21,7 @@ class Tensors {
 
   /// Rows of x; bf16.
   std::vector<std::uint16_t> x(std::int64_t row, std::int64_t rows) const;
-  /// The same columns of w_gate and w_up, side by side.
+  /// Columns `col` to `col + cols` of w_gate and of w_up, side by side.
   std::vector<std::uint16_t> gate_and_up(std::int64_t col, std::int64_t cols) const;
   /// Rows of w_down.
   std::vector<std::uint16_t> down(std::int64_t row, std::int64_t rows) const;

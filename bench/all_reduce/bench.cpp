@@ -101,7 +101,7 @@ Contender Bench::exact(const std::string& name, const cuda::ExactKnobs& knobs) {
           }};
 }
 
-// Two steps code every part and every sum; around a ring a partial sum is coded for each hop, and the sum once more.
+// Two-shot quantizes every part and every sum; a ring quantizes a partial sum at each hop, and the sum once more.
 Contender Bench::coded(const std::string& name, const std::string& codec, const cuda::CodedKnobs& knobs) {
   const CodecPair pair = parse_codec_pair(codec);
   return {name, Check::bound,

@@ -39,7 +39,7 @@ struct Contender {
   std::string name;
   Check check;
   std::function<void(const void* in, void* out, std::int64_t count, cudaStream_t stream)> call;
-  int conversions = 0;                      ///< times that a value is coded and decoded on its way, at most
+  int conversions = 0;                      ///< times that a value is quantized and decoded on its way, at most
   std::function<std::string()> fault = {};  ///< Check::own: what is wrong with this rank's result
 };
 

@@ -1,4 +1,4 @@
-// The fused all-reduce with residual and RMSNorm, beside all-reduces with a kernel behind them that does the rest.
+// The fused all-reduce + add + RMSNorm, compared with all-reduces that a kernel for the rest follows.
 #include <fmt/format.h>
 
 #include <algorithm>

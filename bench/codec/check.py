@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Compares what a codec costs, measured anew, with bench/results/codec.json, and that with the table of docs/codec.md.
+"""Compares what a codec costs, measured anew, with bench/results/codec.json, and that with the table of bench/results/codec.md.
 
 usage: check.py CODEC_BENCH          exits 1 where a figure differs by more than the C library's rounding may explain
        check.py --table              prints the table
@@ -12,7 +12,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 COMMITTED = ROOT / "bench/results/codec.json"
-DOCUMENT = ROOT / "docs/codec.md"
+DOCUMENT = ROOT / "bench/results/codec.md"
 DISTRIBUTIONS = ["gaussian", "gelu", "heavy_tailed", "outliers"]
 
 
@@ -53,7 +53,7 @@ def main(argument):
     report = subprocess.run([argument, "--no-speed"], check=True, capture_output=True, text=True).stdout
     faults = list(differences(json.loads(report)["accuracy"], committed))
     document = DOCUMENT.read_text(encoding="utf-8").splitlines()
-    faults += [f"docs/codec.md lacks the row {line}" for line in table(committed) if line not in document]
+    faults += [f"bench/results/codec.md lacks the row {line}" for line in table(committed) if line not in document]
     print("\n".join(faults) if faults else f"{len(committed)} rows as committed, and as documented")
     return 1 if faults else 0
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Makes the tables of docs/embedding.md from what measure.py and `imbrex bench` have written to bench/results/embedding.
+"""Makes the tables of bench/results/embedding.md from what measure.py and `imbrex bench` have written to bench/results/embedding.
 
 usage: document.py [--check]    --check: changes nothing, fails where the document is not up to date
 """
@@ -11,7 +11,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from report import ROOT, heading, line, with_section, write_or_check  # noqa: E402
 
-DOCUMENT = ROOT / "docs/embedding.md"
+DOCUMENT = ROOT / "bench/results/embedding.md"
 RESULT = ROOT / "bench/results/embedding/lookup-1xh100.json"
 STRATEGIES = ROOT / "bench/results/embedding/strategies-2xh100.json"
 MAKER = "bench/embedding/document.py"

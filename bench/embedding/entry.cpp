@@ -125,7 +125,7 @@ int embedding_check(void* made, const void* indices, const void* offsets, std::i
   });
 }
 
-/// The same as of the first of `ranks` ranks, which posts `slices` slices to each.
+/// Makes the lookup of the first of `ranks` ranks, which posts `slices` slices to each.
 void* embedding_make_joint(int tables, const std::int64_t* rows, const std::int32_t* dims, void* const* addresses,
                            int row_type, std::int64_t batch, int out_type, int ranks, int slices) {
   Joint* made = nullptr;

@@ -4,13 +4,13 @@
 usage: measure.py LIBRARY [--fbgemm FOLDER] [--json FILE] [--cells 0,5-8] [--joint] [--slices 1,8] [--only-joint] [--sweep]
                   [--rounds 15]
 
-LIBRARY is embedding_bench.so of a build with CUDA; what it needs beside CUDA's driver (libfmt) may lie beside it. FOLDER
+LIBRARY is embedding_bench.so of a build with CUDA; what it needs beside CUDA's driver (libfmt) may lie in its folder. FOLDER
 holds asmjit.so, fbgemm.so, fbgemm_gpu_config.so, fbgemm_gpu_tbe_common.so and fbgemm_gpu_tbe_training_forward.so of FBGEMM
 for this torch and Python; without it FBGEMM is left out, and said to be.
 
 A cell is a set of tables, a batch and a type of rows, which results have too. In each, candidates take turns in rounds; a
 turn is a replayed graph of calls with different indices, and the median over rounds counts. Rates are of the bytes that
-must move, rows, results and indices of 32 bits, whoever reads more. The rate at which the card reads memory from one end
+must move, rows, results and indices of 32 bits, even if a library reads more. The rate at which the card reads memory from one end
 to the other is measured in the same rounds. Results are compared before anything is timed. Exits 1 where they differ.
 
 With --joint, in the cells of 16,384 rows and more: what the lookup takes as one of four ranks, to all of which it stores

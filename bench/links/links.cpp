@@ -41,7 +41,8 @@ constexpr Mover movers[] = {
     {"loads and stores beside copy engines", Way::copies, true},
 };
 
-// Copy engines take one peer after the other, each rank its next one first, so that nobody receives from two at a time.
+// Copy engines take one peer after the other, each rank its next one first, so that no rank receives from two at a
+// time.
 void copy(const LinkArgs& a, cudaStream_t stream) {
   for (std::uint32_t i = 1; i < a.ranks; ++i) {
     const std::uint32_t peer = (a.rank + i) % a.ranks;

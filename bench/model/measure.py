@@ -66,7 +66,7 @@ def parse(argv):
 
 
 def has_symmetric_memory(group, device):
-    """Whether torch's symmetric memory is tried: it wants a GPU for each rank."""
+    """Whether torch's symmetric memory is tried: it needs a GPU for each rank."""
     return device.type == "cuda" and torch.cuda.device_count() >= group.size()
 
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Makes the tables of layers in docs/pytorch.md from what measure.py has written to bench/results/model-*.json.
+"""Makes the tables of layers in bench/results/model.md from what measure.py has written to bench/results/model-*.json.
 
 usage: tables.py [--check]    --check: changes nothing, fails where the document is not up to date
 """
@@ -11,7 +11,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from report import ROOT, heading, line, with_section, write_or_check  # noqa: E402
 
-DOCUMENT = ROOT / "docs/pytorch.md"
+DOCUMENT = ROOT / "bench/results/model.md"
 MAKER = "bench/model/tables.py"
 
 

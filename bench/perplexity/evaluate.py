@@ -5,7 +5,7 @@ usage: evaluate.py IMBREX [options]    --help lists them; needs numpy; IMBREX is
 
 Weights and activations are rounded to bf16 where kernels round them. Partial sums of o_proj and down_proj, in bf16, are
 added by `imbrex run all_reduce --codec ...`, on the CPU, which gives the bits that GPUs give. Writes
-bench/results/perplexity.json; bench/perplexity/tables.py makes the table of docs/codec.md.
+bench/results/perplexity.json; bench/perplexity/tables.py makes the table of bench/results/codec.md.
 """
 
 import argparse

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Makes the table of perplexities in docs/codec.md from bench/results/perplexity.json.
+"""Makes the table of perplexities in bench/results/codec.md from bench/results/perplexity.json.
 
 usage: tables.py [--check]    --check: changes nothing, fails where the document is not up to date
 """
@@ -13,7 +13,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from report import ROOT, heading, line, with_section, write_or_check  # noqa: E402
 
 RESULT = ROOT / "bench/results/perplexity.json"
-DOCUMENT = ROOT / "docs/codec.md"
+DOCUMENT = ROOT / "bench/results/codec.md"
 MAKER = "bench/perplexity/tables.py"
 SITES = ("o_proj", "down_proj")
 

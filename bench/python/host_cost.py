@@ -4,7 +4,7 @@
 usage: torchrun --nproc-per-node R bench/python/host_cost.py --out OUT.json [options]; --help lists them
 
 `matmul_reduce_scatter` is called in bursts, each followed by a synchronisation outside the clock: from C++; from Python
-without gradients; from Python into an output in inference mode. Beside it stand operators of the same arguments that do
+without gradients; from Python into an output in inference mode. Operators of the same arguments are measured too: some that do
 nothing, torch.mm, and torch's own fused operator where it runs. Medians over all bursts of the microseconds a call; the
 slowest rank counts. Ranks share a GPU where there are too few (under MPS), and work on the CPU where there is none, where a
 call ends when its work is done.

@@ -1,4 +1,4 @@
-// What a kernel pays in time for a put that it never makes: a sweep of Jacobi's method without one, with one behind it,
+// What a kernel pays in time for a put that it never makes: a sweep of Jacobi's method without one, with one after it,
 // and with one after each of its rows. The three take turns, replayed from graphs; prints medians and ratios, a row a
 // size.
 #include <cuda_runtime.h>

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Times `imbrex run jacobi` in every way on PEs that share one GPU under MPS, sizes and ways in turn.
+"""Times `imbrex run jacobi` in every way on PEs that share one GPU under MPS, or have one each, sizes and ways in turn.
 
 usage: jacobi.py [--program IMBREX] [--out FILE] [--sizes N...] [--ways NAME...] [--ranks R] [--type fp32|fp64]
-                 [--rounds N] [--repeat N] [--check]
+                 [--rounds N] [--repeat N] [--check] [--gpus N]
 
-Starts MPS in a folder of its own unless CUDA_MPS_PIPE_DIRECTORY names one that runs. A row is a size: the median over
+PEs share out --gpus, one without it. Where there are more PEs, it starts MPS in a folder of its own unless CUDA_MPS_PIPE_DIRECTORY names one that runs. A row is a size: the median over
 rounds of microseconds a sweep, and by how much `in_kernel` is faster than each other way. Exits 1 where one is less
 than is asked for (1.4 times kernel boundaries up to 1024, 1.15 times at 2048, 1.0 times every way), or where --check
 finds a wrong element or residual.
@@ -13,8 +13,10 @@ finds a wrong element or residual.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import datetime
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -39,6 +41,11 @@ def sweeps_of(size: int) -> int:
     return 2000 if size <= 1024 else 600 if size <= 2048 else 200
 
 
+def per_gpu(arguments: argparse.Namespace) -> int:
+    """PEs that share a GPU."""
+    return -(-int(arguments.ranks) // int(arguments.gpus))
+
+
 def run(
     arguments: argparse.Namespace, environment: dict[str, str], size: int, way: str, *more: object
 ) -> dict[str, Any]:
@@ -52,7 +59,7 @@ def run(
         "--ranks",
         arguments.ranks,
         "--ranks-per-gpu",
-        arguments.ranks,
+        per_gpu(arguments),
         "--size",
         size,
         "--type",
@@ -93,7 +100,7 @@ def row_of(size: int, rounds: dict[str, list[float]]) -> dict[str, Any]:
 
 
 def table_of(rows: list[dict[str, Any]]) -> str:
-    """In Markdown, as docs/jacobi.md has it."""
+    """In Markdown, as bench/results/jacobi.md has it."""
     ways = list(rows[0]["us"])
     others = list(rows[0]["ratios"])
     lines = [
@@ -114,6 +121,7 @@ def main() -> None:
     parser.add_argument("--sizes", type=int, nargs="+", default=SIZES)
     parser.add_argument("--ways", nargs="+", choices=WAYS, default=WAYS)
     parser.add_argument("--ranks", type=int, default=4)
+    parser.add_argument("--gpus", type=int, default=1)
     parser.add_argument("--type", choices=["fp32", "fp64"], default="fp32")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--repeat", type=int, default=6)
@@ -122,7 +130,7 @@ def main() -> None:
     wrong = []
     times: dict[int, dict[str, list[float]]] = {size: {way: [] for way in arguments.ways} for size in arguments.sizes}
     blocks: dict[int, str] = {}
-    with mps() as environment:
+    with mps() if per_gpu(arguments) > 1 else contextlib.nullcontext(dict(os.environ)) as environment:
         for size in arguments.sizes if arguments.check else []:
             for way in arguments.ways:
                 few = ["--sweeps", 12 if size > 1024 else 203, "--residual-every", 4, "--verify"]
@@ -151,6 +159,7 @@ def main() -> None:
             "date": datetime.date.today().isoformat(),
             "gpu": gpus[0]["name"] if gpus else None,
             "ranks": arguments.ranks,
+            "ranks_per_gpu": per_gpu(arguments),
             "type": arguments.type,
             "residual_every": 100,
             "wrong": wrong,

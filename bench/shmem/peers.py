@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
-"""Times OpenSHMEM calls in kernels beside NVSHMEM's: two PEs on one GPU, as processes under MPS, in turn.
+"""Times OpenSHMEM calls in kernels beside NVSHMEM's, in turn: two PEs on one GPU, as processes under MPS, or on two GPUs.
 
 usage: peers.py [--program build/bin/imbrex] [--nvshmem FOLDER] [--peer BINARY] [--dormant BINARY] [--rounds 5]
-                [--calls NAME...] [--full] [--json FILE]
+                [--gpus 1|2] [--calls NAME...] [--full] [--json FILE]
        peers.py --compile BINARY [--nvshmem FOLDER]        that program alone, for a machine without nvcc
 
 `imbrex bench shmem` and bench/shmem/nvshmem_peer.cu take turns, --rounds times; what the first times, the second times
 too, in as many calls, by the same clocks, and medians over the turns count. FOLDER holds include/ and lib/ of NVSHMEM
 3.4, as the package nvidia-nvshmem-cu13 has them: looked for in this Python, where it is not given. BINARY is the second
-program where it has been compiled already; else nvcc does. Without NVSHMEM ours is timed alone, and that is said. MPS is
-started, and ended, where none runs. `--dormant` is the program of dormant.cu, about puts that a kernel never makes.
+program where it has been compiled already; else nvcc does. Without NVSHMEM ours is timed alone, and that is said. On one
+GPU MPS is started, and ended, where none runs; what was to be reached is about one GPU. `--dormant` is the program of dormant.cu, about puts that a kernel never makes.
 
 Prints a table, and what was to be reached. Exits 1 where something of that was not, 3 where something failed.
 """
@@ -19,6 +19,7 @@ import contextlib
 import importlib.metadata
 import importlib.util
 import json
+import os
 import re
 import shutil
 import statistics
@@ -78,9 +79,9 @@ def compile_peer(nvshmem: Path, nvcc: str, to: Path) -> Path:
     return to
 
 
-def time_ours(program: Path, arguments: list[str], environment: dict[str, str]) -> dict[str, Any]:
+def time_ours(program: Path, arguments: list[str], environment: dict[str, str], gpus: int = 1) -> dict[str, Any]:
     """What `imbrex bench shmem` says."""
-    command = [str(program), "bench", "shmem", "--device", "cuda", "--ranks", "2", "--ranks-per-gpu", "2", *arguments, "--json", "-"]
+    command = [str(program), "bench", "shmem", "--device", "cuda", "--ranks", "2", "--ranks-per-gpu", str(2 // gpus), *arguments, "--json", "-"]
     done = subprocess.run(command, timeout=TURN_S, env=environment, text=True, capture_output=True, check=False)
     if done.returncode:
         raise ValueError(f"{' '.join(command)} ended with {done.returncode}: {done.stderr[-2000:]}")
@@ -88,7 +89,7 @@ def time_ours(program: Path, arguments: list[str], environment: dict[str, str]) 
     return result
 
 
-def time_theirs(peer: Path, nvshmem: Path, rows: list[Row], rounds: int, environment: dict[str, str]) -> list[list[float]]:
+def time_theirs(peer: Path, nvshmem: Path, rows: list[Row], rounds: int, environment: dict[str, str], gpus: int = 1) -> list[list[float]]:
     """What two nvshmem_peer say of the cases, in their order."""
     environment = {**environment, "NVSHMEM_DISABLE_NVLS": "1", "NVSHMEM_REMOTE_TRANSPORT": "none",
                    "NVSHMEM_SYMMETRIC_SIZE": "64M", "NVSHMEM_BOOTSTRAP_UID_SOCK_IFNAME": "lo",
@@ -97,7 +98,7 @@ def time_theirs(peer: Path, nvshmem: Path, rows: list[Row], rounds: int, environ
     cases = "".join(case_line(row) + "\n" for row in rows)
 
     def start(pe: int) -> subprocess.Popen[str]:
-        return subprocess.Popen([str(peer), str(pe), str(rounds)], env=environment, text=True, stdin=subprocess.PIPE,
+        return subprocess.Popen([str(peer), str(pe), str(rounds), *([str(pe)] if gpus > 1 else [])], env=environment, text=True, stdin=subprocess.PIPE,
                                 stdout=subprocess.PIPE)  # fmt: skip
 
     first, second = start(0), start(1)
@@ -189,7 +190,7 @@ def print_rows(rows: list[Row]) -> None:
 
 
 def dormant_rows(dormant: Path | None, environment: dict[str, str]) -> list[Row]:
-    """What dormant.cu says of a kernel's sweeps without a put, with one behind it and with one within, none ever made."""
+    """What dormant.cu says of a kernel's sweeps without a put, with one after it and with one within, none ever made."""
     if dormant is None:
         return []
     done = subprocess.run([str(dormant)], check=True, timeout=TURN_S, env=environment, text=True, stdout=subprocess.PIPE)
@@ -209,6 +210,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--peer", type=Path)
     parser.add_argument("--dormant", type=Path)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--gpus", type=int, choices=[1, 2], default=1)
     parser.add_argument("--calls", nargs="+", default=[])
     parser.add_argument("--full", action="store_true", help="all sizes, not three")
     parser.add_argument("--json", type=Path)
@@ -221,7 +223,7 @@ def main(arguments: list[str]) -> int:
             raise ValueError(f"nothing to compile with: {'no nvcc' if nvshmem else 'no NVSHMEM (--nvshmem)'}")
         compile_peer(nvshmem, nvcc, options.compile)
         return 0
-    with mps(50) as environment, tempfile.TemporaryDirectory() as folder:
+    with mps(50) if options.gpus == 1 else contextlib.nullcontext(dict(os.environ)) as environment, tempfile.TemporaryDirectory() as folder:
         peer: Path | None = options.peer
         if nvshmem is None:
             print("peers.py: no NVSHMEM (--nvshmem): ours is timed alone", file=sys.stderr)
@@ -234,11 +236,11 @@ def main(arguments: list[str]) -> int:
         ours: list[list[Row]] = []
         theirs: list[list[list[float]]] = []
         for turn in range(options.rounds):
-            result = time_ours(options.program, own, environment)
+            result = time_ours(options.program, own, environment, options.gpus)
             ours.append(result["rows"])
             if peer is not None and nvshmem is not None:
                 both = [row for row in result["rows"] if row["call"] not in PEERLESS]
-                theirs.append(time_theirs(peer, nvshmem, both, 3, environment))
+                theirs.append(time_theirs(peer, nvshmem, both, 3, environment, options.gpus))
             print(f"turn {turn + 1} of {options.rounds}", file=sys.stderr)
         try:
             dormant = dormant_rows(options.dormant, environment)
@@ -246,12 +248,12 @@ def main(arguments: list[str]) -> int:
             print(f"peers.py: {options.dormant} is left out: {failure}", file=sys.stderr)
             dormant = []
     rows = put_together(ours, theirs)
-    reached = bars(rows, dormant)
+    reached = bars(rows, dormant) if options.gpus == 1 else []
     print_rows(rows)
     for bar in reached:
         print(f"{'met   ' if bar['met'] else 'MISSED'} {bar['bar']}: {bar['value']} (at most {bar['most']})")
     if options.json:
-        report.write_rows(options.json, {"gpu": result["gpu"], "date": result["date"], "turns": options.rounds,
+        report.write_rows(options.json, {"gpu": result["gpu"], "gpus": options.gpus, "date": result["date"], "turns": options.rounds,
                                          "nvshmem": nvshmem_version() if theirs else None, "dormant": dormant, "bars": reached,
                                          "rows": rows})  # fmt: skip
     return 0 if all(bar["met"] for bar in reached) else 1

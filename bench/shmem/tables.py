@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Makes the tables of docs/shmem.md, and its plot, from what peers.py has written to bench/results/shmem-1xgpu.json, and the
-table of docs/jacobi.md from what jacobi.py has written to bench/results/jacobi-1xh100.json.
+"""Makes the tables of bench/results/shmem.md, and its plot, from what peers.py has written to bench/results/shmem-1xgpu.json, and the
+table of bench/results/jacobi.md from what jacobi.py has written to bench/results/jacobi-1xh100.json.
 
 usage: tables.py [--check]    --check: changes nothing, fails where the document is not up to date
 """
@@ -14,11 +14,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import jacobi  # noqa: E402
 from report import ROOT, Plot, heading, line, with_section, write_or_check  # noqa: E402
 
-DOCUMENT = ROOT / "docs/shmem.md"
+DOCUMENT = ROOT / "bench/results/shmem.md"
 RESULT = ROOT / "bench/results/shmem-1xgpu.json"
-JACOBI_DOCUMENT = ROOT / "docs/jacobi.md"
+JACOBI_DOCUMENT = ROOT / "bench/results/jacobi.md"
 JACOBI_RESULT = ROOT / "bench/results/jacobi-1xh100.json"
-PLOT = ROOT / "docs/shmem-latency-1xgpu.svg"
+PLOT = ROOT / "bench/results/shmem-latency-1xgpu.svg"
 MAKER = "bench/shmem/tables.py"
 COLOURS = {"thread": "#1b6ca8", "warp": "#27864a", "block": "#c0392b", "packet": "#8e5ea2"}
 

@@ -97,7 +97,7 @@ class Bench {
     return all[all.size() / 2];
   }
 
-  // Microseconds of a gate that is open, with a kernel behind it, in a chain.
+  // Microseconds of a gate that is open, followed by a kernel, in a chain.
   double chain(Gate way, int rounds) {
     constexpr int links = 32;
     TRY(cudaMemset(word_, 1, sizeof *word_));

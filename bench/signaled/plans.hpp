@@ -24,10 +24,10 @@ std::vector<std::int64_t> tiles_of_waves(const std::vector<std::int64_t>& waves,
 /// The product alone, its output in rows.
 Plan alone(const SignaledProduct& product);
 
-/// The same whose tiles lie packed and post, each to its group's signal, for which nobody waits.
+/// The plan of plain(), but its tiles lie packed and post, each to its group's signal, which no task waits for.
 Plan with_signals(const SignaledProduct& product, const std::vector<std::int64_t>& group_tiles);
 
-/// The same with a library's all-reduce for each group, from a workspace to the packed output.
+/// The plan of with_signals(), and a library's all-reduce for each group, from a workspace to the packed output.
 Plan with_collectives(const SignaledProduct& product, const std::vector<std::int64_t>& group_tiles);
 
 }  // namespace imbrex::bench

@@ -1,10 +1,10 @@
-// How well the closed form of signaled plans tells what they take: one GPU, one rank, and a stand-in for NCCL that
+// How well the analytical model of signaled plans tells what they take: one GPU, one rank, and a stand-in for NCCL that
 // takes the SMs kept free, moves the bytes and follows a set curve (stand_in.hpp). Given are the product's time alone,
 // the curve, and what a gate and an epoch take, all measured in turn with the plans.
 //
 //   signaled_predictor [JSON [SECONDS]]       (default 140: what does not fit is left out, and said)
 //
-// 1. Shapes x curves: the searched partition, predicted and measured; beside it one group a wave, as FlashOverlap's
+// 1. Shapes x curves: the searched partition, predicted and measured; also one group a wave, as FlashOverlap's
 //    Figure 11 has it.
 // 2. Shapes of few waves: all partitions measured; then the best 8 and the searched one again, in turn.
 #include <cuda_runtime_api.h>

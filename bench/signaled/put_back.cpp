@@ -1,6 +1,6 @@
 // What the map costs an RMSNorm: of a packed matrix, of the same matrix in rows, and of one that a copy puts back in
 // rows first, in turn, by replayed graphs whose calls go round matrices that L2 does not hold together. Results are
-// compared before. Beside them: the same bytes by cudaMemcpy on the device.
+// compared before. Measured besides: the same bytes by cudaMemcpy on the device.
 //
 //   put_back [JSON [ROUNDS]]       (default 9 rounds)
 #include <cuda_runtime_api.h>
@@ -33,7 +33,7 @@ struct Shape {
 };
 
 constexpr Shape shapes[] = {{1024, 4096}, {2048, 8192}, {4096, 8192}, {8192, 16384}, {16384, 16384}};
-constexpr std::int64_t block_rows = 1024;  // super-rows of 8 tiles
+constexpr std::int64_t block_rows = 1024;  // CTA swizzle groups of 8 tiles
 constexpr std::int64_t widths[] = {128, 256};
 constexpr std::size_t rotated_bytes = std::size_t{256} << 20;
 
@@ -81,7 +81,7 @@ struct Layout {
   PackedLayout packed;
 };
 
-// Blocks as a signaled plan leaves them: a super-row's columns side by side, then the next one's.
+// Blocks as a signaled plan leaves them: a swizzle group's columns side by side, then the next one's.
 Layout layout_of(const Shape& shape, std::int64_t width) {
   std::vector<std::int32_t> first;
   const std::int64_t across = shape.cols / width;

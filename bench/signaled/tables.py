@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """
-Tables in Markdown of what the benchmarks here measured, for docs/signaled.md: tables.py JSON...
+Tables in Markdown of what the benchmarks here measured, for docs/dev/derivations/signaled.md: tables.py JSON...
 
 The files are those of put_back, signaled_product and signaled_predictor; each says by its keys whose it is.
 """

@@ -3,7 +3,7 @@
 EuroSys 2026), and how much faster than sequential ones they are. M, N and K are those of each rank's product.
 
 usage: theory.py IMBREX            simulates, with the program IMBREX (build/bin/imbrex), writes
-                                   bench/results/signaled-theory.json, the table of docs/signaled.md and its plot
+                                   bench/results/signaled-theory.json, the table of docs/dev/derivations/signaled.md and its plot
        theory.py IMBREX --check    changes nothing; fails where small problems are simulated otherwise
        theory.py --table [--check] only the table and the plot, from that file; --check: changes nothing, fails where
                                    one differs
@@ -27,8 +27,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from report import ROOT, Plot, heading, line, with_section, write_or_check, write_rows  # noqa: E402
 
 RESULT = ROOT / "bench/results/signaled-theory.json"
-DOCUMENT = ROOT / "docs/signaled.md"
-PLOT = ROOT / "docs/signaled-theory.svg"
+DOCUMENT = ROOT / "docs/dev/derivations/signaled.md"
+PLOT = ROOT / "docs/dev/derivations/signaled-theory.svg"
 MAKER = "bench/signaled/theory.py"
 OPERATORS = {"gemm_reduce_scatter": "reduce_scatter", "gemm_all_reduce": "all_reduce", "gemm_all_to_all": "all_to_all"}
 RANKS = (2, 4)

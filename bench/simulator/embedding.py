@@ -3,7 +3,7 @@
 and on two hosts, with the messages between these.
 
 usage: embedding.py TIMES            runs the program TIMES (build/bin/embedding_times), writes
-                                     bench/results/embedding-simulated.json, the tables of docs/embedding.md and its plot
+                                     bench/results/embedding-simulated.json, the tables of bench/results/embedding.md and its plot
        embedding.py TIMES --check    changes nothing; fails where a row of the tables is simulated otherwise, or tables or plot
                                      differ
 """
@@ -19,8 +19,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from report import ROOT, Plot, heading, line, with_section, write_or_check, write_rows  # noqa: E402
 
 RESULT = ROOT / "bench/results/embedding-simulated.json"
-DOCUMENT = ROOT / "docs/embedding.md"
-PLOT = ROOT / "docs/embedding-speedups.svg"
+DOCUMENT = ROOT / "bench/results/embedding.md"
+PLOT = ROOT / "bench/results/embedding-speedups.svg"
 MAKER = "bench/simulator/embedding.py"
 EXCHANGES = ("NCCL of two", "NCCL of four", "370 GB/s")
 DIMS = {32: "#b8860b", 64: "#27864a", 128: "#1b6ca8", 256: "#c0392b"}

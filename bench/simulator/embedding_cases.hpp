@@ -55,7 +55,7 @@ Machine two_hosts_of_one();
 enum class Exchange : std::uint8_t {
   nccl_of_two,   ///< NCCL's between two H200s: what the machine file has
   nccl_of_four,  ///< NCCL's between four, measured by itself
-  at_370,        ///< at 370 GB/s, which nobody has measured: NCCL's best rate of any collective on NVLink 4
+  at_370,        ///< at 370 GB/s, which was not measured: NCCL's best rate of any collective on NVLink 4
 };
 inline constexpr Exchange exchanges[] = {Exchange::nccl_of_two, Exchange::nccl_of_four, Exchange::at_370};
 std::string_view name_of(Exchange exchange);

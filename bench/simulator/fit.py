@@ -4,8 +4,12 @@
 usage: fit.py IMBREX [STEP...]    fits, with the program IMBREX (build/bin/imbrex), to bench/results/constants/{1,2} and
                                   bench/results/gpu-2xh200.json; in steps, in this order: one_gpu collectives links
                                   copies two_gpus
+       fit.py IMBREX --measured FOLDER --out MACHINE.json [--gpu NAME] [--quick]
+                                  fits, from the same constants on, to FOLDER/{1,2} instead, in the steps whose files are
+                                  there but two_gpus; --quick: to a part of the products, in a fifth of the time
 """
 
+import argparse
 import json
 import math
 import os
@@ -22,6 +26,9 @@ import variants  # noqa: E402
 
 MACHINE = ROOT / "machines/4xh200.json"
 MEASURED = ROOT / "bench/results/constants"
+GPU = "H200"
+QUICK = False  # of the products, those of these rows and of four layers; fewer rounds
+QUICK_M = (64, 512, 2048, 8192)
 # The kernels' tiles: those that were measured with many rows, and those whose own benchmark is `tiles`.
 LARGE = [variants.shape(128, columns) for columns in (128, 224, 256)]
 PIECES = [(m, n) for m, n in variants.shapes() if 64 * 64 <= m * n <= 128 * 64]
@@ -123,7 +130,7 @@ def clamped(value, least, most):
     return min(max(value, least), most)
 
 
-def fit(program, machine, rows, bounds, why, rounds=6):
+def fit(program, machine, rows, bounds, why):
     """Least squares of the errors over the logarithms of constants within their bounds: {place: (least, most)}. Gauss
     and Newton, with differences of 3 %, which are large against a wave's steps, and half steps where one is too long."""
     if not rows:
@@ -137,7 +144,7 @@ def fit(program, machine, rows, bounds, why, rounds=6):
 
     point = [clamped(math.log(machine.value(place)), *limit) for place, limit in zip(bounds, limits)]
     found = at(point)
-    for _ in range(rounds):
+    for _ in range(2 if QUICK else 6):
         slopes = []
         for i, (_, most) in enumerate(limits):
             step = -0.03 if point[i] + 0.03 > most else 0.03
@@ -165,7 +172,11 @@ def fit(program, machine, rows, bounds, why, rounds=6):
 
 
 def bench(folder, name):
-    return json.loads((MEASURED / folder / f"{name}.json").read_text())["rows"]
+    rows = json.loads((MEASURED / folder / f"{name}.json").read_text())["rows"]
+    if not QUICK:
+        return rows
+    layers = list(dict.fromkeys((row["problem"]["n"], row["problem"]["k"]) for row in rows))[:4]
+    return [row for row in rows if row["problem"]["m"] in QUICK_M and (row["problem"]["n"], row["problem"]["k"]) in layers]
 
 
 def tried(rows, wanted=lambda problem, knobs: True):
@@ -177,13 +188,18 @@ def products(rows, wanted):
     return [Row(row["problem"], row["cublas_us"]) for row in rows if wanted(row["problem"])]
 
 
+def told(folder):
+    """Where what was measured lies, for a machine file."""
+    return str((MEASURED / folder).relative_to(ROOT)) if MEASURED.is_relative_to(ROOT) else f"{MEASURED.name}/{folder}"
+
+
 def fit_one_gpu(program, machine):
     """Tiles, clocks and memory, from products without communication."""
     gemm, tiles = bench("1", "gemm"), bench("1", "tiles")
-    why = "fitted to products on one H200, bench/results/constants/1, by bench/simulator/fit.py"
-    for _ in range(2):
+    why = f"fitted to products on one {GPU}, {told('1')}, by bench/simulator/fit.py"
+    for _ in range(1 if QUICK else 2):
         fit(program, machine, products(gemm, lambda p: p["m"] <= 64),
-            {"compute.memory_bandwidth": (3e12, 4.8e12), "compute.launch_gap": (2e-7, 4e-6), "tile.64x64.prologue": (1e-7, 3e-6),
+            {"compute.memory_bandwidth": (2e12, 4.8e12), "compute.launch_gap": (2e-7, 4e-6), "tile.64x64.prologue": (1e-7, 3e-6),
              "tile.64x128.prologue": (1e-7, 3e-6)}, why)
         rate = "compute.sm_rate.bf16"
         fit(program, machine, tried(gemm, lambda p, k: p["m"] >= 512),
@@ -210,7 +226,7 @@ def wire_bytes(problem):
 
 
 def measure_collectives(machine):
-    why = "measured on 2 H200s, bench/results/constants/2"
+    why = f"measured on 2 {GPU}s, {told('2')}"
     rows = json.loads((MEASURED / "2/all_reduce.json").read_text())["rows"]
     # With two ranks a vector of n bytes puts as many on the wire, in one step as in two; `auto` takes one up to 8 MiB.
     times = {name: [(row["bytes"], 1e-6 * row["microseconds"][name]) for row in rows if name in row["microseconds"]]
@@ -230,7 +246,7 @@ def measure_links(machine):
     lines = [line.split() for line in (MEASURED / "2/links.txt").read_text().splitlines() if "bulk copies" in line]
     best = max(float(words[-2]) for words in lines)
     machine.set("stores.bandwidth", best * 1e9, "measured",
-                "measured on 2 H200s, bench/results/constants/2/links.txt: TMA bulk stores from all SMs, both GPUs at once")
+                f"measured on 2 {GPU}s, {told('2')}/links.txt: TMA bulk stores from all SMs, both GPUs at once")
 
 
 def fit_two_gpus(program, machine):
@@ -251,7 +267,7 @@ def measure_copies(machine):
     slope = (long - short) / (many - few)
     flag = machine.value("copy_engine.flag")
     machine.set("copy_engine.fixed", rounded(max(slope - flag, 1e-7)), "measured",
-                f"measured on 2 H200s, bench/results/constants/2/copies.json: {slope * 1e6:.1f} us a copy and flag, less the flag")
+                f"measured on 2 {GPU}s, {told('2')}/copies.json: {slope * 1e6:.1f} us a copy and flag, less the flag")
 
 
 STEPS = {"one_gpu": fit_one_gpu, "collectives": lambda _, machine: measure_collectives(machine),
@@ -259,15 +275,45 @@ STEPS = {"one_gpu": fit_one_gpu, "collectives": lambda _, machine: measure_colle
          "two_gpus": fit_two_gpus}
 
 
+# What each step reads.
+FILES = {"one_gpu": ("1/gemm.json", "1/tiles.json"), "collectives": ("2/all_reduce.json", "2/small.json", "2/gather.json", "2/scatter.json"),
+         "links": ("2/links.txt",), "copies": ("2/copies.json",)}
+
+
+def is_whole(path):
+    """Whether it was written to its end."""
+    try:
+        text = path.read_text()
+        return bool(text if path.suffix == ".txt" else json.loads(text))
+    except (OSError, ValueError):
+        return False
+
+
 def main():
-    arguments = sys.argv[1:]
-    if not arguments or arguments[0].startswith("-") or not set(arguments[1:]) <= set(STEPS):
-        sys.exit(__doc__)
-    program, machine = arguments[0], Machine(MACHINE)
+    global MEASURED, GPU, QUICK
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("program")
+    parser.add_argument("steps", nargs="*", metavar="STEP")
+    parser.add_argument("--measured", type=Path)
+    parser.add_argument("--out", type=Path, default=MACHINE)
+    parser.add_argument("--gpu", default=GPU)
+    parser.add_argument("--quick", action="store_true")
+    options = parser.parse_args()
+    if unknown := set(options.steps) - set(STEPS):
+        parser.error(f"STEP '{min(unknown)}': it must be one of {', '.join(STEPS)}")
+    if options.measured and (options.steps or options.out == MACHINE):
+        parser.error("--measured takes the steps whose files are there, and --out")
+    program, machine, steps = options.program, Machine(MACHINE), options.steps or STEPS
+    if options.measured:
+        MEASURED, GPU, QUICK = options.measured.resolve(), options.gpu, options.quick
+        steps = [step for step, files in FILES.items() if all(is_whole(MEASURED / file) for file in files)]
+        if not steps:
+            sys.exit(f"{MEASURED}: nothing was measured that a step needs")
+        print(f"steps: {', '.join(steps)}", flush=True)
     for step in STEPS:
-        if step in (arguments[1:] or STEPS):
+        if step in steps:
             STEPS[step](program, machine)
-    machine.write_laid_out(program, MACHINE)
+    machine.write_laid_out(program, options.out)
 
 
 if __name__ == "__main__":

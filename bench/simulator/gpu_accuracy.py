@@ -3,7 +3,7 @@
 that ran there.
 
 usage: gpu_accuracy.py IMBREX             predicts, with the program IMBREX (build/bin/imbrex), writes
-                                          bench/results/simulator-gpu-accuracy.json and the tables of docs/simulator.md
+                                          bench/results/simulator-gpu-accuracy.json and the tables of docs/dev/simulator-model.md
        gpu_accuracy.py IMBREX --check     changes nothing; fails where the file has other cells, or small ones are predicted otherwise
        gpu_accuracy.py --table [--check]  only the tables, from that file; --check: changes nothing, fails where one differs
 """
@@ -17,7 +17,7 @@ from prediction import library_us, measured_cells, simulated_us  # noqa: E402
 from report import ROOT, heading, line, with_section, write_or_check, write_rows  # noqa: E402
 
 RESULT = ROOT / "bench/results/simulator-gpu-accuracy.json"
-DOCUMENT = ROOT / "docs/simulator.md"
+DOCUMENT = ROOT / "docs/dev/simulator-model.md"
 MAKER = "bench/simulator/gpu_accuracy.py"
 MACHINE = "4xh200"
 GPUS = ("4xh200", "2xh200")

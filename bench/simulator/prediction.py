@@ -39,7 +39,7 @@ def simulated_us(program, machine, problem, strategy, knobs):
 
 
 def library_us(program, machine, problem, transport):
-    """Microseconds of cuBLAS with collectives before or behind it: with the tile shape that is fastest, as cuBLAS would choose one."""
+    """Microseconds of cuBLAS with collectives before or after it: with the tile shape that is fastest, as cuBLAS would choose one."""
     rows, columns = (64, 32) if problem["m"] <= 64 else (128, 128)
     knobs = ({"tile_m": m, "tile_n": n, "transport": transport} for m, n in shapes() if m == rows and n >= columns)
     return min(simulated_us(program, machine, problem, "sequential", k) for k in knobs)

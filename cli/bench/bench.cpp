@@ -1,11 +1,12 @@
-// imbrex bench: Imbrex beside cuBLAS and NCCL on this machine's GPUs. imbrex tune: which plan is fastest, for later
-// runs.
+// imbrex bench: Imbrex compared with cuBLAS and NCCL on this machine's GPUs. imbrex tune: which plan is fastest, for
+// later runs.
 #include <algorithm>
 #include <cmath>
 #include <iostream>
 #include <memory>
 #include <sstream>
 
+#include "bench/bench_all.hpp"
 #include "bench/bench_shmem.hpp"
 #include "imbrex/error.hpp"
 #include "imbrex/world.hpp"
@@ -43,7 +44,7 @@ Problem layer(const std::string& text, Problem p) {
     const bool digits = !part.empty() && part.size() <= 10 && part.find_first_not_of("0123456789") == std::string::npos;
     const std::int64_t value = digits ? std::stoll(part) : 0;
     if (value < 1 || value > most_rows)
-      refuse(fmt::format("layer '{}': it must be NxK, two whole numbers from 1 to {}", text, most_rows));
+      refuse(fmt::format("layer '{}': it must be NxK, two integers from 1 to {}", text, most_rows));
     return value;
   };
   p.n = number(text.substr(0, cross));
@@ -135,8 +136,12 @@ const jobs::Measured& chosen(const jobs::Measurement& m) {
 Json json_of(const jobs::Measurement& m) {
   Json plans = Json::array();
   for (const jobs::Measured& p : m.plans) {
-    Json plan{{"name", name(p)}, {"us", microseconds(p.seconds)}, {"chosen", p.chosen}};
-    if (!p.tried.empty()) plan.update({{"try", p.tried}, {"knobs", Json::parse(jobs::knobs_to_json(p.knobs))}});
+    Json plan{{"name", name(p)},
+              {"us", microseconds(p.seconds)},
+              {"chosen", p.chosen},
+              {"strategy", name_of(p.strategy)},
+              {"knobs", Json::parse(jobs::knobs_to_json(p.knobs))}};
+    if (!p.tried.empty()) plan["try"] = p.tried;
     plans.push_back(std::move(plan));
   }
   Json row{{"problem", to_json_value(m.problem)},
@@ -324,10 +329,10 @@ std::shared_ptr<Options> defaults() {
 
 void add_bench(Program& program) {
   auto options = defaults();
-  auto shmem = std::make_shared<std::function<int()>>();
+  auto shmem = std::make_shared<std::function<int()>>(), everything = std::make_shared<std::function<int()>>();
   CLI::App& command = add_command(
       program, "bench",
-      "Times what Imbrex runs by itself beside cuBLAS and NCCL, on this machine's GPUs.\n"
+      "Times what Imbrex runs by itself, and cuBLAS with NCCL, on this machine's GPUs.\n"
       "All of them are replayed from captured graphs, in turn, on random data; the slowest rank counts, and medians.\n"
       "Roofline: cuBLAS alone, or the bytes on the wire at 370 GB/s, whichever takes longer.\n"
       "embedding_all_to_all has its strategies take turns, one call queued behind the other; also on the CPU.",
@@ -337,11 +342,14 @@ void add_bench(Program& program) {
       "  imbrex bench embedding_all_to_all --tables tables.json --batch 4096 65536\n"
       "  imbrex bench --ranks 1 --strategy fused                 products, by Imbrex' kernels and by cuBLAS\n"
       "  imbrex bench --ops all_gather_gemm --m 4096 --try comm_rows=256 --try order=column_major,own_shift=4\n"
-      "  imbrex bench shmem --help                               OpenSHMEM calls in kernels",
-      [options, shmem, &program] {
+      "  imbrex bench shmem --help                               OpenSHMEM calls in kernels\n"
+      "  imbrex bench all --minutes 10 --out results             everything here, and a page of it",
+      [options, shmem, everything, &program] {
+        if (options->app->got_subcommand("all")) return (*everything)();
         return options->app->got_subcommand("shmem") ? (*shmem)() : bench(program, *options);
       });
   *shmem = add_bench_shmem(program, command);
+  *everything = add_bench_all(command);
   add_options(command, *options, "--ops,OP");
   command.get_option("--ops")->description("Operators; default: the four with a GEMM; or embedding_all_to_all, alone");
   for (auto& own : own_operators())

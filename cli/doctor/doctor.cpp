@@ -135,7 +135,7 @@ void add_doctor(Program& program) {
         return exam.missing() ? static_cast<int>(ErrorCode::runtime_failure) : 0;
       });
   doctor.add_flag("--limits", *limits,
-                  "Print docs/limits.md instead: which operators run with what, by the code's own checks");
+                  "Print docs/reference/limits.md instead: which operators run with what, by the code's own checks");
 }
 
 }  // namespace imbrex::cli

@@ -50,7 +50,7 @@ void examine_links(Examination& exam, const GpuSurvey& survey) {
     const bool all = 2 * pairs.size() == count * (count - 1);
     exam.say(kind == GpuLink::nvlink ? Verdict::good : Verdict::note, "GPU links",
              fmt::format("{}, {}", words, all ? "between all pairs" : fmt::format("between {}", list(pairs))),
-             kind == GpuLink::nvlink ? "" : "IMBREX_PEER_ACCESS=0 leaves the wire to NCCL (docs/signaled.md)");
+             kind == GpuLink::nvlink ? "" : "IMBREX_PEER_ACCESS=0 leaves the wire to NCCL (docs/strategies.md)");
   }
 }
 

@@ -16,7 +16,7 @@ Json json_of(const jobs::ProductMeasurement& m) {
 void print_head(const Program& program, const jobs::ProductMeasurement& m) {
   print(program, "products by cuBLASLt on one {}", m.gpu);
   print(program, "{:>6} {:>6} {:>6}  {:>9} {:>9} {:>6}  {}", "M", "N", "K", "first us", "best us", "gain",
-        "its tile, and parts of K");
+        "its tile, and split-K");
 }
 
 void print_row(const Program& program, const jobs::ProductMeasurement& m) {

@@ -16,7 +16,7 @@ def click_log(rows: int, seed: int) -> dict[str, np.ndarray]:
     """
     `numbers` [rows, 13], `clicked` [rows], `lengths` [rows, tables], and `indices`, bag by bag and row by row.
 
-    Few rows of a table are shown often, and many seldom. Whoever shows them decides, with the numbers, on the click.
+    Few rows of a table are shown often, and many seldom. The rows shown decide, with the numbers, on the click.
     """
     random = np.random.default_rng(seed)
     numbers = random.standard_normal((rows, NUMBERS), np.float32)

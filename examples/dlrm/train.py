@@ -122,7 +122,7 @@ def train_over_ranks(log: Log, device: torch.device) -> list[float]:
 
 
 def train_whole(log: Log, device: torch.device) -> list[float]:
-    """The same on one rank, by torch alone."""
+    """Trains the whole model on one rank, by torch alone."""
     tables = WholeTables(drawn_tables(device))
     model = DLRM(tables, device)
     optimizer = torch.optim.SGD(

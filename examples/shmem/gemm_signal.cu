@@ -23,7 +23,7 @@ IMBREX_KERNEL square(shmem::Handle handle, const float* a, float* made, float* c
       for (int k = 0; k < n; ++k) sum += a[row * n + k] * a[k * n + column];
       made[t * tile + i] = sum;
     }
-    block.sync();  // the put reads what other threads wrote; nobody waits for it here
+    block.sync();  // the put reads what other threads wrote; its end is not awaited here
     context.put_signal_nbi(came + t * tile, made + t * tile, tile, signals + t, 1, set, next, block);
   }
   for (int t = static_cast<int>(shmem::block_index()); t < tiles; t += blocks) {

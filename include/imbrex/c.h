@@ -2,7 +2,7 @@
    collectives.hpp tell of them. docs/c.md has an example.
 
    Values of enumerations and fields of structures stay what they are in every later version. Structures grow at their
-   end: whoever fills one in sets `size` to its sizeof and leaves every other byte zero that it does not mean. A zero is
+   end: the caller sets `size` to its sizeof and leaves every byte zero that it does not set. A zero is
    the default of each field.
 
    A function that can fail returns a status; what it has made goes to its last argument, which receives NULL where it
@@ -69,7 +69,7 @@ enum { IMBREX_INPUT = 0, IMBREX_OUTPUT = 1 };
 
 enum { IMBREX_MOST_DIMS = 4 };
 
-/// Element (i, j, ...) lies i * strides[0] + j * strides[1] + ... elements behind `data`. Never grows.
+/// Element (i, j, ...) lies i * strides[0] + j * strides[1] + ... elements after `data`. Never grows.
 typedef struct imbrex_view {
   void* data;
   imbrex_type type;
@@ -175,8 +175,8 @@ typedef struct imbrex_operator_options {
   int32_t cpu_workers;  ///< CPU: threads a rank that take compute tasks; 0: one
   uint64_t heap_bytes;  ///< GPUs: symmetric heap per rank, at first; 0: 1 GiB. With the world's first operator
   int32_t reserved[2];
-  const char* codec;  ///< of the two operators that sum: "int8", "int4+int8", "flash6" ... (docs/codec.md); NULL: what
-                      ///< the knobs say, or exact. Unlike an all-reduce, it takes no tolerance
+  const char* codec;  ///< of the two operators that sum: "int8", "int4+int8", "flash6" ... (docs/quantization.md);
+                      ///< NULL: what the knobs say, or exact. Unlike an all-reduce, it takes no tolerance
 } imbrex_operator_options;
 
 struct imbrex_report;
@@ -262,7 +262,7 @@ imbrex_device imbrex_operator_device(const imbrex_operator* op) IMBREX_NOEXCEPT;
 /// Why an operator of IMBREX_AUTOMATIC works on the CPU; empty if it does not, or was told to. Lives as long as `op`.
 const char* imbrex_operator_why_cpu(const imbrex_operator* op) IMBREX_NOEXCEPT;
 
-/// The plan as JSON (docs/plan-format.md); with `any_m`, that of the largest M. Lives as long as the operator.
+/// The plan as JSON (docs/dev/plan-format.md); with `any_m`, that of the largest M. Lives as long as the operator.
 imbrex_status imbrex_operator_plan(imbrex_operator* op, const char** json) IMBREX_NOEXCEPT;
 
 /* ------------------------------------------------------------------------------------------------ embeddings */
@@ -343,7 +343,7 @@ imbrex_status imbrex_embedding_operand(const imbrex_embedding* embedding, int32_
 imbrex_status imbrex_embedding_run(imbrex_embedding* embedding, const imbrex_operand* operands, size_t count,
                                    void* stream) IMBREX_NOEXCEPT;
 
-/// One step of the optimizer, with gradients of a lookup's output.
+/// Takes an optimizer step with gradients of a lookup's output.
 imbrex_status imbrex_embedding_update(imbrex_embedding* embedding, const imbrex_operand* operands, size_t count,
                                       float rate, void* stream) IMBREX_NOEXCEPT;
 
@@ -375,7 +375,7 @@ enum { IMBREX_EXACT_BELOW_MEASURED = -1 };
 /// The same on every rank, as AllReduceOptions.
 typedef struct imbrex_all_reduce_options {
   size_t size;
-  const char* codec;       ///< "int8", "int4+int8", "flash6" ... (docs/codec.md); NULL: exact
+  const char* codec;       ///< "int8", "int4+int8", "flash6" ... (docs/quantization.md); NULL: exact
   const char* algorithm;   ///< "one_shot", "two_shot" or "ring"; NULL: "auto"
   const float* tolerance;  ///< the largest error that the codec may cause; NULL: none is stated
   int64_t exact_below;     ///< tensors of fewer bytes are summed exactly, or IMBREX_EXACT_BELOW_MEASURED

@@ -1,4 +1,5 @@
-// Codecs: how a collective shortens what it sends. docs/codec.md tells the formats, the layout and the bounds.
+// Codecs: how a collective shortens what it sends. docs/dev/codec-format.md tells the formats, the layout and the
+// bounds.
 #pragma once
 
 #include <cstdint>
@@ -28,7 +29,7 @@ struct Codec {
   friend bool operator==(const Codec&, const Codec&) = default;
 };
 
-/// The codecs of an all-reduce's two steps: of the parts sent to be summed, and of the sums sent back.
+/// The codecs of a two-shot all-reduce: of the parts sent to be summed, and of the sums sent back.
 struct CodecPair {
   Codec reduce_scatter;
   Codec all_gather;
@@ -60,7 +61,7 @@ void validate(const Codec& codec);
 /// bytes.
 std::int64_t wire_bytes(const Codec& codec, std::int64_t count);
 
-/// The same per value, for large counts: 8.5 for int8 in groups of 32 with a bf16 scale.
+/// Bits on the wire per value, for large counts: 8.5 for int8 in groups of 32 with a bf16 scale.
 double wire_bits(const Codec& codec);
 
 /// Largest possible |decoded - value| in a group whose values lie in [low, high], both finite.

@@ -29,7 +29,7 @@ std::string_view name_of(AllReduceAlgorithm algorithm);
 AllReduceAlgorithm parse_all_reduce_algorithm(std::string_view name);
 
 /// For AllReduceOptions::exact_below: as `imbrex tune` measured it on these GPUs; without a record 4 MiB, for codecs
-/// whose two steps have fewer than 12 bits together 2 MiB (docs/all-reduce.md#policy).
+/// of fewer than 12 bits in both phases together 2 MiB (docs/all-reduce.md#policy).
 inline constexpr std::int64_t exact_below_measured = -1;
 
 /// The same on every rank.
@@ -56,7 +56,7 @@ struct AllReduceOptions {
 struct AllReduceReport {
   float largest_error = 0;         ///< no finite element of the output is farther from the exact sum than this
   std::int64_t non_finite = 0;     ///< elements of the output that are NaN or infinite
-  std::int64_t groups = 0;         ///< sent through the codec or, of these, raw: in both steps, by all ranks
+  std::int64_t groups = 0;         ///< sent by all ranks in both phases, unquantized ones included
   std::int64_t raw_groups = 0;     ///< that travelled as elements for the sake of the tolerance
   bool exact = false;              ///< without codec: none asked for, too small a tensor, or whole_call
   AllReduceAlgorithm algorithm{};  ///< never automatic
@@ -186,7 +186,7 @@ std::string_view name_of(ExchangeKind kind);
 
 /// The same on every rank.
 struct ExchangeOptions {
-  std::optional<Codec> codec = {};  ///< not set: exact. What a rank gives itself is coded too
+  std::optional<Codec> codec = {};  ///< not set: exact. What a rank gives itself is quantized too
   bool report = true;
   int ctas = 0;  ///< GPUs: thread blocks to use; 0: by size
 };
@@ -207,7 +207,7 @@ class Exchange : public CollectiveObject {
            Device device = Device::automatic);
   ~Exchange();
 
-  /// Operands "in" and "out": a block, or R blocks one behind another, as ExchangeKind says, without gaps. They must
+  /// Operands "in" and "out": a block, or R blocks one after another, as ExchangeKind says, without gaps. They must
   /// not overlap. Streams and errors as AllReduce::run.
   void run(const Operands& operands, CudaStream stream = nullptr);
 

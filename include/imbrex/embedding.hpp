@@ -48,17 +48,17 @@ struct EmbeddingReport {
   std::int64_t ignored = 0;  ///< indices that were no rows of their tables, of lookups and updates
 };
 
-/// Lookup of bags in tables that are spread over the ranks, and the all-to-all behind it. One object a rank; ranks make
-/// and destroy it together, and the world outlives it. Calls come in the order and from the threads that GemmOperator
-/// asks for, with whose calls they count.
+/// Lookup of bags in tables that are spread over the ranks, and the all-to-all of the results. One object a rank; ranks
+/// make and destroy it together, and the world outlives it. Calls come in the order and from the threads that
+/// GemmOperator asks for, with whose calls they count.
 ///
 /// A rank holds shards: tables, or columns of them, numbered from 0 in the order of shards(). With n of them, R ranks,
 /// a batch of B rows, which R divides, and T the columns of all tables together, a call's operands are
 ///
-///     rows0, rows1, ...  [rows, columns]       each own shard's rows; int8 has [rows, columns + 8], codes and behind
-///                                              them scale and bias in fp32. Rows may be apart, by a multiple of four
+///     rows0, rows1, ...  [rows, columns]       each own shard's rows; int8 has [rows, columns + 8], codes, then
+///                                              scale and bias in fp32. Rows may be apart, by a multiple of four
 ///                                              elements. Aligned to four elements
-///     indices            [any]                 of all bags, one bag behind the other: rows of the shard's table
+///     indices            [any]                 of all bags, one bag after the other: rows of the shard's table
 ///     offsets            [n * B + 1]           bag (shard s, row b) holds the indices from offsets[s * B + b] up to,
 ///     not
 ///                                              including, offsets[s * B + b + 1]
@@ -66,9 +66,9 @@ struct EmbeddingReport {
 ///     out                [B / R, T]            rank r's rows r * B / R ..., by rows without gaps
 ///
 /// A rank without shards has "out" only. Shards of one table look the same bags up, so their ranks give the same ones.
-/// B is the call's, up to the shape's, the same on every rank. An update takes "gradients", as "out", in its place, and
-/// of row_wise_adagrad "states0", ..., [rows] in fp32, behind the rows: a shard of columns has states of its own, by
-/// the mean over these columns.
+/// B is the call's, up to the shape's, the same on every rank. An update takes "gradients", shaped as "out", instead of
+/// "out", and of row_wise_adagrad "states0", ..., [rows] in fp32, after the rows: a shard of columns has states of its
+/// own, by the mean over these columns.
 ///
 /// Rows of a bag are added in the order of its indices, in fp32, and the sum is rounded once; a row's gradients are
 /// added in an order that depends on nothing but the bags (docs/embedding.md). So results, and tables after updates,
@@ -106,7 +106,7 @@ class EmbeddingAllToAll {
   /// "out" is complete on return.
   void run(const Operands& operands, CudaStream stream = nullptr);
 
-  /// One step of the optimizer with gradients of "out". The tables are changed when the stream has come past the call.
+  /// Takes an optimizer step with gradients of "out". The tables are changed when the stream has come past the call.
   void update(const Operands& operands, float rate, CudaStream stream = nullptr);
 
   /// Collective. Waits for the calls that were made. On GPUs it reads the last call's indices and offsets again, to

@@ -1,4 +1,4 @@
-// Errors that cross the library's boundary: one exception type, four causes.
+// Errors that cross the library's boundary: one exception type, three causes.
 #pragma once
 
 #include <stdexcept>

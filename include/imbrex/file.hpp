@@ -6,10 +6,10 @@
 
 namespace imbrex {
 
-/// Writes `bytes` to `path`. A file appears whole, in one step: a reader sees the old one or the new one, and a program
-/// that is ended meanwhile by SIGTERM, SIGINT or SIGHUP leaves nothing behind. Its permissions are the umask's; those
-/// of a file of the same user are kept. A file that takes another's place is on disk before it does; other files are
-/// not forced there.
+/// Writes `bytes` to `path`. A file appears whole and atomically: a reader sees the old one or the new one, and a
+/// program that is ended meanwhile by SIGTERM, SIGINT or SIGHUP leaves nothing behind. Its permissions are the umask's;
+/// those of a file of the same user are kept. A file that takes another's place is on disk before it does; other files
+/// are not forced there.
 ///
 /// A device, a pipe or a link is written to where it is, and a link leads to a file that is there. Those of another
 /// user in a folder that others may write to are refused.

@@ -58,8 +58,8 @@ struct Curve {
   bool operator==(const Curve&) const = default;
 };
 
-/// A machine of equal devices, one per rank. A plain value, read from machines/*.json (docs/machine-format.md).
-/// docs/simulator.md says what the simulator does with each constant.
+/// A machine of equal devices, one per rank. A plain value, read from machines/*.json
+/// (docs/reference/machine-files.md). docs/dev/simulator-model.md says what the simulator does with each constant.
 struct Machine {
   std::string name;
   std::string about;  ///< one line: the parts, and how they are joined
@@ -75,12 +75,12 @@ struct Machine {
   Constant sustained_ratio;          ///< ratio; rate once hot / rate when cool
   Constant sustained_onset;          ///< s of compute after which 1/e of the way to hot is left
   Curve random_rows;    ///< s a row by its bytes, rows here and there read by all SMs; without points: streamed
-  Curve short_rows;     ///< the same of rows shorter than the first of these; without points: they take as long as it
+  Curve short_rows;     ///< s a row shorter than the first of random_rows; without points: they take as long as it
   Constant launch_gap;  ///< s between dependent kernels, and before a queue's first task
 
   // Copy engine.
   Constant copy_fixed;      ///< s that the engine is taken by one copy beside its bytes
-  Constant copy_flag;       ///< s that the engine is taken by the flag behind a copy
+  Constant copy_flag;       ///< s that the engine is taken by the flag after a copy
   Constant copy_latency;    ///< s from the last byte sent to the copy counted as done; the engine is free
   Constant copy_bandwidth;  ///< bytes/s of one engine
 
@@ -110,8 +110,8 @@ struct Machine {
   Curve all_gather, reduce_scatter, all_reduce, all_to_all;
 
   // Imbrex' own collectives, which library plans with transport `store` run; without points they cost what the
-  // library's do. One step: all-gather, reduce-scatter, all-to-all, and an all-reduce that sends the whole vector to
-  // every peer. Two: an all-reduce that sends parts to their owners, and sums back.
+  // library's do. One-shot: all-gather, reduce-scatter, all-to-all, and an all-reduce that sends the whole vector to
+  // every peer. Two-shot: an all-reduce that sends parts to their owners, and sums back.
   Curve own_one_step, own_two_steps;
 
   // An all-reduce through a codec by the bytes of codes that it puts on the wire; without points it costs what
@@ -133,8 +133,9 @@ void set_constant(Machine& machine, std::string_view place, const Constant& cons
 /// Seconds of a collective that puts `wire_bytes` on each rank's wire.
 double seconds_of(const Curve& curve, double wire_bytes);
 
-/// JSON as docs/machine-format.md describes it. parse_machine throws Error(invalid_input) naming the place and the
-/// rule for any text that is not a valid machine, and for one of more than 1 MiB. `origin` names the text in messages.
+/// JSON as docs/reference/machine-files.md describes it. parse_machine throws Error(invalid_input) naming the place and
+/// the rule for any text that is not a valid machine, and for one of more than 1 MiB. `origin` names the text in
+/// messages.
 std::string to_json(const Machine& machine);
 Machine parse_machine(std::string_view json, std::string_view origin = "machine");
 

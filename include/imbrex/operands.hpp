@@ -22,7 +22,7 @@ enum class Layout : std::uint8_t {
 };
 
 /// Elements in memory that somebody else owns: element (i, j, ...) lies i * strides[0] + j * strides[1] + ... elements
-/// behind `data`. Inputs are only read.
+/// after `data`. Inputs are only read.
 struct View {
   static constexpr std::size_t most_dims = 4;
 
@@ -78,7 +78,7 @@ class Operands {
 
 enum class OperandRole : std::uint8_t { input, output };
 
-/// One operand as an operator wants it, of one rank.
+/// One operand of one rank, as the operator expects it.
 struct OperandInfo {
   std::string_view name;
   OperandRole role = OperandRole::input;
@@ -97,7 +97,7 @@ struct OperandInfo {
   /// Rows in memory, and elements of each.
   std::int64_t lines() const { return layout == Layout::column_major ? cols : rows; }
   std::int64_t length() const { return layout == Layout::column_major ? rows : cols; }
-  /// From the first element to behind the last one, gaps between rows included.
+  /// From the first element to after the last one, gaps between rows included.
   std::size_t bytes() const {
     const std::int64_t count = pitch == 0 ? rows * cols : (lines() - 1) * pitch + length();
     return static_cast<std::size_t>(count) * size_of(type);

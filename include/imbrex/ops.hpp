@@ -47,13 +47,13 @@ struct GemmShape {
 };
 
 struct OperatorOptions {
-  std::optional<Strategy> strategy;  ///< not set: the one predicted to be fastest on this machine
+  std::optional<Strategy> strategy;  ///< not set: the one measured, or else predicted, to be fastest
   std::optional<Knobs> knobs;        ///< not set: chosen with the strategy
   CpuOptions cpu;
   Device device = Device::automatic;
   CudaOptions cuda{};  ///< for the world's first operator on GPUs; later ones give the same, or none
   /// gemm_all_reduce and gemm_reduce_scatter: what the ranks' products are sent through to be summed, and the sums to
-  /// be spread; a reduce-scatter has one step, and the same codec twice. Not set: what the knobs say, or exact.
+  /// be spread; a reduce-scatter has one phase, and the same codec twice. Not set: what the knobs say, or exact.
   /// Strategy fused sends no codes. Every group travels as codes: unlike AllReduce, operators take no tolerance.
   std::optional<CodecPair> codec = {};
 };
@@ -64,7 +64,7 @@ struct OperatorOptions {
 ///
 /// On GPUs the operators of a world share one executor, with one symmetric heap and its NCCL communicators, for as long
 /// as the world lives. Making the first operator, and every call, makes the rank's GPU the calling thread's
-/// (docs/cuda-executor.md says which one that is).
+/// (docs/operators.md says which one that is).
 ///
 /// The constructors throw Error(invalid_input) for sizes that do not fit the operator or the number of ranks, and where
 /// `device` insists on CUDA and something is missing. Where the ranks' operators, shapes or options differ, or one rank
@@ -74,7 +74,7 @@ struct OperatorOptions {
 /// collective set-up: each rank makes the plan of an M when a call first has it, which takes a simulated run of every
 /// candidate unless strategy and knobs are given, and keeps the plans of the 32 M called last. They share memory, which
 /// the operator takes when it is made: enough for the plans of `m`, a half of it, a quarter and so on. Where the plan
-/// of another M takes more, the call takes that from what nobody had yet of the symmetric heap, and throws
+/// of another M takes more, the call takes that from never used memory of the symmetric heap, and throws
 /// Error(runtime_failure) on every rank where it is full; the operator stays usable. An M above `m`, or one that does
 /// not divide by the ranks, is refused as operands are. Ranks whose M differ wait for each other in vain, up to the
 /// wait limit, or compute nonsense; with IMBREX_CHECK_CALLS=1 in the environment, every rank refuses such a call and
@@ -104,14 +104,14 @@ class GemmOperator {
   /// The operand of that name at `data`, where it lies as the shape says.
   Operand operand(std::string_view name, void* data) const;
   Operand operand(std::string_view name, const void* data) const;
-  /// The same of a call of that M. Throws Error(invalid_input) if the operator takes no such M.
+  /// The operand of a call of that M. Throws Error(invalid_input) if the operator takes no such M.
   Operand operand(std::string_view name, void* data, std::int64_t m) const;
   Operand operand(std::string_view name, const void* data, std::int64_t m) const;
 
   /// On GPUs: queues the operator on `stream`, a stream of the rank's GPU, and returns. Operands lie in that GPU's
   /// memory, aligned to 16 bytes; "out" is complete when the stream has come past the call. The world's operators run
   /// one after another in the order of the calls, on whatever streams. While `stream` is captured, the call becomes
-  /// part of the graph (docs/cuda-executor.md says what replays ask for). Kernels of others that wait for peers, such
+  /// part of the graph (docs/operators.md says what replays ask for). Kernels of others that wait for peers, such
   /// as NCCL's, are to be ordered with them by the caller. Throws Error(runtime_failure) for what failed before.
   ///
   /// On the CPU: operands lie in host memory, `stream` is null, and "out" is complete on return. Throws

@@ -41,7 +41,7 @@ struct CudaOptions {
   std::size_t heap_bytes = std::size_t{1} << 30;  ///< symmetric heap in GPU memory, per rank, for all operators, at
                                                   ///< first; where it is full it grows by as much or what is needed
   std::string kernel;     ///< part of a kernel's name ("plain", "cooperative"); empty: the one that fits the plan best
-  bool timeline = false;  ///< blocking calls record spans, of an epoch behind others: they queue four more
+  bool timeline = false;  ///< blocking calls record spans, of an epoch after others: they queue four more
   int ranks_per_gpu = 1;  ///< more: so many ranks share each GPU, each with its part of the SMs, to try plans of more
                           ///< ranks than there are GPUs, slowly; no copy engine brings operands then. Processes run
                           ///< library collectives too, at once under CUDA's MPS, else by time slices; threads do not,

@@ -1,6 +1,6 @@
 // A plan is data: what is computed (Problem), and how (Plan): for every rank, ordered queues of tasks over
 // regions of buffers, tied together by signals. A plan is a plain value. It is built without a GPU, compares,
-// serialises to JSON (docs/plan-format.md), and is run unchanged by every executor.
+// serialises to JSON (docs/dev/plan-format.md), and is run unchanged by every executor.
 #pragma once
 
 #include <array>
@@ -28,10 +28,11 @@ enum class Strategy : std::uint8_t {
 };
 
 /// Order in which a rank takes its tiles, within what its strategy fixes (own rows last or first, rotated by
-/// rank). With `group` g, tiles run in super-rows of g tile rows of an owner, columns outer, rows inner.
+/// rank). With `group` g, tiles run in CTA swizzle groups of g tile rows of an owner, columns outer, rows
+/// inner.
 enum class TileOrder : std::uint8_t {
   owner_major,   ///< owners one after another
-  column_major,  ///< owners' super-rows side by side, a column at a time; see Knobs::own_shift and Knobs::abreast
+  column_major,  ///< owners' swizzle groups side by side, a column at a time; see Knobs::own_shift and Knobs::abreast
   naive,         ///< row by row, the same on every rank: the control for measuring what rotation gains
 };
 
@@ -56,16 +57,16 @@ using GroupSizes = std::array<std::int32_t, 16>;
 struct Knobs {
   std::int64_t tile_m = 128, tile_n = 128;  ///< block of the product that one Tile computes
   int cluster = 0;    ///< tiles that share their part of B where the executor can: 1 or 2; 0: as it likes
-  int cluster_k = 1;  ///< workers that share a tile where the executor can, each multiplying a part of K: 1, or 2 with
+  int cluster_k = 1;  ///< workers that share a tile where the executor can, each multiplying a share of K: 1, or 2 with
                       ///< split_k = 1
-  int group = 8;      ///< tile rows per super-row
+  int group = 8;      ///< tile rows per CTA swizzle group
   TileOrder order = TileOrder::owner_major;
   Transport transport = Transport::push;
   Reducer reducer = Reducer::tile;
   std::int64_t comm_rows = 0;  ///< rows per copy (the communication tile); 0: a whole shard (stored operands: spread
                                ///< over the workers)
   int k_slices = 1;            ///< all_gather_gemm: a copied row block travels and is awaited in that many K slices
-  int split_k = 1;             ///< strategy fused: parts of K that a product's tile is cut into, each multiplied by a
+  int split_k = 1;             ///< strategy fused: shares of K that a product's tile is cut into, each multiplied by a
                                ///< worker of its own; the last one's tile adds the others' parts, in fp32 and in the
                                ///< order of K. Cuts lie at multiples of 128; more parts than K has of these: one each
   int chunks = 2;              ///< strategy decomposed: parts that the result's rows (of gemm_reduce_scatter and
@@ -83,7 +84,7 @@ struct Knobs {
                               ///< tile, by cuBLASLt's number, that cuts K into library_parts; 0, or where it suggests
                               ///< none such: the first one
   int library_parts = 1;      ///< see library_tile
-  int own_shift = 0;          ///< column_major: columns by which own tiles run behind the others (all_gather_gemm:
+  int own_shift = 0;          ///< column_major: columns by which own tiles run after the others (all_gather_gemm:
                               ///< ahead of them), so that what they wait for (send) has time to arrive
   int abreast = 0;            ///< column_major: owners whose rows run side by side, then the next ones'; 0: all
   bool span_shards = false;   ///< tiles may cover rows of several ranks (small M); needs a Reducer other than `tile`,
@@ -239,8 +240,8 @@ struct Collective {
   Region from, to;
   std::vector<int> ranks{};  ///< that it joins, ascending, the same on each of them; empty: all
   Backend backend = Backend::nccl;
-  std::optional<CodecPair> codec{};     ///< backend imbrex, all_reduce over all ranks: what its two steps send; a
-                                        ///< reduce_scatter has one step and one codec, twice in the pair
+  std::optional<CodecPair> codec{};     ///< backend imbrex, all_reduce over all ranks: what its two phases send; a
+                                        ///< reduce_scatter has one phase and one codec, twice in the pair
   int send_to = -1, receive_from = -1;  ///< send_receive: other ranks that it joins, each of which receives from and
                                         ///< sends to one; -1: none, in all other kinds
 
@@ -399,7 +400,7 @@ Backend parse_backend(std::string_view name);
 ClusterMode parse_cluster_mode(std::string_view name);
 WorkKind parse_work_kind(std::string_view name);
 
-/// JSON as docs/plan-format.md describes it. parse_plan throws Error(invalid_input) naming the place and the rule,
+/// JSON as docs/dev/plan-format.md describes it. parse_plan throws Error(invalid_input) naming the place and the rule,
 /// for anything that is not a well-formed plan; it does not check soundness.
 std::string to_json(const Plan& plan);
 Plan parse_plan(std::string_view json);

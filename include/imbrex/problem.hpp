@@ -19,7 +19,7 @@ namespace imbrex {
 ///   gemm_all_reduce      A: M x K/R, B: K/R x N  ->  M x N       (products summed over ranks)
 ///   gemm_all_to_all      A: M x K,   B: K x N    ->  M x N       (row block d of rank s's product goes to rank d,
 ///                                                                 which holds the blocks ordered by source)
-/// Operators that multiply no matrices have numbers behind these, such as embedding_all_to_all.
+/// Operators that multiply no matrices have numbers after these, such as embedding_all_to_all.
 ///
 /// With a bias, a row of elements as wide as the output is added to each of its rows: for all_gather_gemm each rank's
 /// own, for gemm_reduce_scatter and gemm_all_reduce one that is the same on every rank, once, after the sum over the
@@ -92,10 +92,10 @@ struct Problem {
   /// (B column_major: rows of N x K), the same on every rank; 0: they lie without gaps. What is between the rows is
   /// neither read nor written. Bias, scales and the gathered A lie without gaps.
   std::int64_t lda = 0, ldb = 0, ldo = 0;
-  /// The same of the second and the third B, and of their outputs.
+  /// Leading dimensions of the second and the third B, and of their outputs.
   std::array<std::int64_t, max_products - 1> more_ldb{}, more_ldo{};
   /// gemm_all_reduce: the output lies packed in blocks of so many rows and columns, which divide N; 0 x 0: in rows.
-  /// Each block lies by rows without gaps, and behind it the next one of its row of blocks, then the next row of
+  /// Each block lies by rows without gaps, followed by the next one of its row of blocks, then the next row of
   /// blocks; the last one's blocks may have fewer rows. So the output is a matrix of M * N / cols x cols.
   Extent packed{};
   Tables tables{};  ///< embedding_all_to_all only; m is its global batch, and `type` the output's

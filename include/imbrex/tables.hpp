@@ -16,7 +16,7 @@ enum class TableRows : std::uint8_t {
   fp32,
   fp16,
   bf16,
-  /// Codes q from 0 to 255 and behind the last of all its columns a scale and a bias in fp32: an element is
+  /// Codes q from 0 to 255 and after the last of all its columns a scale and a bias in fp32: an element is
   /// scale * q + bias, rounded once.
   int8,
 };

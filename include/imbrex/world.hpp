@@ -19,7 +19,7 @@ struct WorldOptions {
   std::size_t heap_bytes = std::size_t{1} << 30;  ///< symmetric heap per rank; pages are taken on first touch
   double wait_limit = default_wait_limit();       ///< seconds that any wait may last
   /// This rank's GPU, as CUDA numbers those that this process sees; ranks may differ. Not set: by the rank
-  /// (docs/cuda-executor.md). What works on GPUs looks at it, with the world's first operator or collective there.
+  /// (docs/launching.md). What works on GPUs looks at it, with the world's first operator or collective there.
   std::optional<int> gpu = {};
   /// So many ranks share each GPU, each with its part of the SMs; the same on every rank. For operators, where
   /// CudaOptions says nothing else, and for collectives.
@@ -60,9 +60,9 @@ struct UniqueId {
 };
 
 /// One rank's membership. Made collectively. The destructor tells peers that this rank ended well, or, if it runs
-/// because an exception leaves the world's scope, that it failed; it waits for nobody. A process that ends without it
-/// is reported as lost. (Where the ranks are on several hosts the destructor may wait up to a second until the network
-/// has taken that.) Functions may be called by one thread per rank unless said.
+/// because an exception leaves the world's scope, that it failed; it does not wait for peers. A process that ends
+/// without it is reported as lost. (Where the ranks are on several hosts the destructor may wait up to a second until
+/// the network has taken that.) Functions may be called by one thread per rank unless said.
 class World {
  public:
   virtual ~World() = default;
@@ -71,7 +71,7 @@ class World {
   /// none is set. Throws Error(invalid_input) naming the variable if they contradict each other, and
   /// Error(runtime_failure) if a rank does not arrive within the wait limit, or the ranks do not fit together (two
   /// claim one number, sizes or heap_bytes differ). A process may have several worlds, one after another or at once
-  /// (docs/runtime.md): all ranks make them in the same order. Where the launcher says that the ranks are on several
+  /// (docs/launching.md): all ranks make them in the same order. Where the launcher says that the ranks are on several
   /// hosts, or IMBREX_ADDRESS is set, they meet by TCP, and each host has a part of the heap of its own.
   static std::unique_ptr<World> from_environment(const WorldOptions& options = {});
 
@@ -82,7 +82,7 @@ class World {
   /// IMBREX_ADDRESS, and where that is not set, either, all ranks are on one host. Throws Error(invalid_input) where it
   /// is no address, or longer than 80 bytes.
   static UniqueId make_unique_id(const std::string& address = {});
-  /// The same for the ranks that were given one id, which may be threads of one process.
+  /// Joins the world of the ranks that were given one id, which may be threads of one process.
   static std::unique_ptr<World> connect(const UniqueId& id, int rank, int size, const WorldOptions& options = {});
 
   virtual int rank() const = 0;
@@ -128,7 +128,7 @@ int run_threads(int ranks, const WorldOptions& options, const std::function<int(
 /// to. Returns the exit code as run_processes does. Every rank's environment keeps NCCL from NVLink multicast and from
 /// registering what is captured (NCCL_NVLS_ENABLE=0, NCCL_GRAPH_REGISTER=0), but for variables that are set already.
 /// Where `ranks_per_gpu` ranks, more than one, are to share each GPU, it lets NCCL take the rank for a host of its own,
-/// reached over loopback (docs/cuda-executor.md). Throws Error(invalid_input) if the command cannot be started.
+/// reached over loopback (docs/launching.md). Throws Error(invalid_input) if the command cannot be started.
 int launch(int ranks, const std::vector<std::string>& command, int ranks_per_gpu = 1);
 
 }  // namespace imbrex

@@ -220,7 +220,7 @@ Ready ready_of(const Call& call, Made& made, const imbrex_operand* operands) {
   return result;
 }
 
-// A call with a form, which is a plain one, is ready behind this.
+// A call with a form, which is a plain one, is ready after this.
 void run(Call& call, const Form* form = nullptr) {
   call.read();
   call.read_further();

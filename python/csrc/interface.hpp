@@ -28,6 +28,6 @@ IMBREX_TORCH_EXPORT const char* imbrex_torch_last_message(void);
 /// How often an operator was called, as Count in groups.hpp has them; last, how many were made. -1 for other numbers.
 IMBREX_TORCH_EXPORT int64_t imbrex_torch_count(int32_t index);
 
-/// The schema at `index`, or null behind the last.
+/// The schema at `index`, or null after the last.
 IMBREX_TORCH_EXPORT const char* imbrex_torch_schema(int32_t index);
 }

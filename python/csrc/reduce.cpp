@@ -1,4 +1,4 @@
-// The all-reduce alone, and with the residual and the RMSNorm behind it.
+// The all-reduce alone, and fused with the residual's addition and RMSNorm.
 #include <bit>
 
 #include "groups.hpp"

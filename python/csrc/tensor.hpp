@@ -59,7 +59,7 @@ class Tensor {
   /// The view of it with dimension `first` in front of the others.
   imbrex_view view(int first = 0) const;
 
-  /// The same of a matrix whose rows may be split over two dimensions: two dimensions again where they lie as evenly.
+  /// The view of a matrix whose rows may be split over two dimensions: two dimensions again where they lie as evenly.
   imbrex_view matrix(int first) const;
 
   /// Hands the tensor to torch as a result.
@@ -69,7 +69,7 @@ class Tensor {
   /// before the others.
   static Tensor empty(std::span<const std::int64_t> sizes, int first, imbrex_type type, const Tensor& like);
 
-  /// The same with strides and torch's number of a type as given; only its address is read.
+  /// An empty tensor with strides and torch's number of a type as given; only its address is read.
   static Tensor empty(int dims, const std::int64_t* sizes, const std::int64_t* strides, std::int32_t dtype,
                       const Tensor& like);
 

@@ -51,7 +51,7 @@ AOTITorchError torch_library_impl(TorchLibraryHandle self, const char* name,
 
 namespace imbrex_torch {
 
-// torch 2.10.0, as torch_library_impl wants it.
+// torch 2.10.0, in the form that torch_library_impl expects.
 inline constexpr std::uint64_t abi_version = (2ULL << 56) | (10ULL << 48);
 
 }  // namespace imbrex_torch

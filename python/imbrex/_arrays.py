@@ -103,7 +103,7 @@ class Array:
         kind = int(source.__dlpack_device__()[0])
         if kind not in (_DL_CPU, _DL_CUDA, _DL_CUDA_HOST):
             raise InvalidInput(f"{self.name} is on a device of DLPack's kind {kind}: it must be on the CPU or a GPU")
-        # A capsule that nobody takes gives the memory back when it goes.
+        # A capsule that is never consumed gives the memory back when it is deleted.
         wanted = {"stream": stream or _DL_LEGACY_STREAM} if kind == _DL_CUDA else {}
         self.capsule = source.__dlpack__(**wanted)
         tensor = _DLTensor.from_address(_pointer_of(self.capsule, b"dltensor"))
@@ -137,7 +137,7 @@ class Array:
         return self.strides[1] != 1 and (self.strides[0] == 1 or self.shape[0] == 1)
 
     def matrix(self, first: int) -> _c.View:
-        """The same of a matrix whose rows may be split over two dimensions: two again where they lie as evenly."""
+        """The view of a matrix whose rows may be split over two dimensions: two again where they lie as evenly."""
         result = self.view(first)
         (rows, batch, columns, _), (step, inner, across, _) = result.extents, result.strides
         if result.dims != 3 or (rows != 1 and batch != 1 and step != inner * batch):

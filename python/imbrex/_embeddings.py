@@ -142,7 +142,7 @@ class EmbeddingAllToAll:
     its own, R ranks, a batch of B rows, which R divides, and T the columns of all tables together, a call takes
 
     - `rows`: a list of n arrays [rows, columns of the shard] of `dtype`, in the order of `own`. Those of uint8 are
-      [rows, columns + 8]: codes, and behind them a scale and a bias in float32. Rows may lie apart, by a multiple of 4
+      [rows, columns + 8]: codes, then a scale and a bias in float32. Rows may lie apart, by a multiple of 4
       elements.
     - `indices`, any number, and `offsets`, [n * B + 1], of `index_dtype`: the bag of shard s and row b of the batch
       holds the indices from `offsets[s * B + b]` up to, not including, `offsets[s * B + b + 1]`. Shards of one table
@@ -309,7 +309,7 @@ class EmbeddingAllToAll:
         stream: int | None = None,
     ) -> None:
         """
-        One step of the optimizer: each row that bags hold is changed once, by the sum of its gradients. Collective.
+        Takes an optimizer step: each row that bags hold is changed once, by the sum of its gradients. Collective.
 
         The same bits come out in every run, on the CPU and on GPUs.
 

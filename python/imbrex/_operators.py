@@ -343,7 +343,7 @@ def all_reduce(
     Args:
         x: any shape, the same on every rank; float32, float16 or bfloat16, by rows without gaps.
         world: the ranks.
-        codec: "int8", "int4+int8" and so on (docs/codec.md); not given: exact, each sum rounded once.
+        codec: "int8", "int4+int8" and so on (docs/quantization.md); not given: exact, each sum rounded once.
         tolerance: with a codec, the largest error that it may cause; what could exceed it travels as elements.
         report: also return what the codec did.
         out: where the sum goes, as x, or x itself. Not given: a new NumPy array.

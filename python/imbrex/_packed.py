@@ -144,7 +144,7 @@ def put_back(
         operation: "copy"; "rms_norm", x / sqrt(mean(x^2) + eps) * weight of each row; "silu_multiply",
             silu(g) * u of each row's halves g and u; or "gelu".
         packed: what `matmul_all_reduce_packed` returned.
-        layout: likewise.
+        layout: the layout that `matmul_all_reduce_packed` returned.
         weight: of rms_norm, a row.
         residual: of rms_norm: it is added before, and the sum, rounded, is also a result.
         bias: of the activations: a row that is added before.

@@ -16,7 +16,7 @@ class Report:
     non_finite: int
     """Elements of the sum that are NaN or infinite."""
     groups: int
-    """Groups sent, through the codec or as elements, in both steps, by all ranks."""
+    """Groups sent, through the codec or as elements, in both phases, by all ranks."""
     raw_groups: int
     """Groups that travelled as elements for the sake of the tolerance."""
     exact: bool

@@ -145,7 +145,7 @@ class World:
         _c.call("world_fail", self.handle, message.encode())
 
     def check(self) -> None:
-        """Raises Error once a rank has failed or was lost. Waits for nobody."""
+        """Raises Error once a rank has failed or was lost. Does not wait for peers."""
         _c.call("world_check", self.handle)
 
     def made(self, key: Any, make: Callable[[], ctypes.c_void_p], destroy: str) -> ctypes.c_void_p:

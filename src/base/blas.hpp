@@ -4,8 +4,8 @@
 
 namespace imbrex::base {
 
-/// Keeps memory for `threads` threads that multiply at once, beside those of other such objects. OpenBLAS asks for
-/// its memory again and again, for ever, where it gets none, so nobody multiplies without one of these.
+/// Keeps memory for `threads` threads that multiply at once, in addition to those of other such objects. OpenBLAS asks
+/// for its memory again and again, for ever, where it gets none, so every multiplication is made with one of these.
 class BlasMemory {
  public:
   /// Throws Error(runtime_failure) where there is not enough.

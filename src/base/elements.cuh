@@ -28,7 +28,7 @@ __device__ __forceinline__ float2 two_from(std::uint32_t word) {
   return __half22float2(*reinterpret_cast<const __half2*>(&word));
 }
 
-/// Those of 16 bytes as floats.
+/// The elements of 16 bytes as floats.
 template <Type type>
 struct Elements {
   static constexpr int count = type == Type::fp32 ? 4 : 8;

@@ -128,7 +128,7 @@ Environment::Environment(const Lookup& lookup) {
 }
 
 std::optional<std::int64_t> Environment::integer(Key key) const {
-  return parse<std::int64_t>(key, raw(key), "a whole number");
+  return parse<std::int64_t>(key, raw(key), "an integer");
 }
 
 std::optional<double> Environment::number(Key key) const {

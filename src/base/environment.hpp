@@ -81,7 +81,7 @@ class Environment {
   bool has(Key key) const { return raw(key).has_value(); }
   std::optional<std::string> text(Key key) const { return raw(key); }
 
-  /// Throw Error(invalid_input) naming variable and value where it is not a whole number, or not a finite number.
+  /// Throw Error(invalid_input) naming variable and value where it is not an integer, or not a finite number.
   std::optional<std::int64_t> integer(Key key) const;
   std::optional<double> number(Key key) const;
 

@@ -41,7 +41,7 @@ IMBREX_CODEC std::uint32_t to_e4m3_pair(float low, float high) {
 
 IMBREX_CODEC void from_e4m3_pair(std::uint32_t codes, float& low, float& high) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
-  // Every code is exact in fp16, NaN aside, which marked groups never decode as a number.
+  // Every code is exact in fp16, but NaN, which groups with non-finite values never decode as a number.
   std::uint32_t halves;
   asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(halves) : "h"(static_cast<unsigned short>(codes)));
   asm("{.reg .b16 l, h; mov.b32 {l, h}, %2; cvt.f32.f16 %0, l; cvt.f32.f16 %1, h;}"

@@ -73,7 +73,7 @@ class Reader {
   std::string_view title_;
   Json root_;
   std::vector<Json*> open_;  // objects and lists that have begun and not ended, the innermost last
-  Json* member_ = nullptr;   // of the innermost object: whose key has come
+  Json* member_ = nullptr;   // the innermost object's member whose key has come
 };
 
 }  // namespace

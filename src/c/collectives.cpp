@@ -62,7 +62,7 @@ imbrex_status make(imbrex_world* world, imbrex_collective** made, Convert&& conv
   });
 }
 
-imbrex_report told(const AllReduceReport& report, bool /*coded*/) {
+imbrex_report told(const AllReduceReport& report, bool /*quantized*/) {
   return {.size = 0,
           .largest_error = report.largest_error,
           .non_finite = report.non_finite,

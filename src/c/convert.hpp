@@ -32,7 +32,7 @@ imbrex_device number_of(Device device);
 
 inline constexpr std::size_t first_report = 56;
 
-/// The bytes that the caller's version of a structure has; zeros behind them. `first_size` is what its first version
+/// The bytes that the caller's version of a structure has, then zeros. `first_size` is what its first version
 /// had. Throws Error(invalid_input) for fewer, and for more where this library would miss what they say.
 void read_structure(void* to, std::size_t size, std::size_t first_size, const void* given, const char* name);
 
@@ -117,7 +117,7 @@ void call_or(Refuse&& refuse, const imbrex_operand* operands, std::size_t count,
   run(Operands(given.list()));
 }
 
-/// The same; a refusal here counts as the operator's own.
+/// Runs the call as `guarded` does; a refusal here counts as the operator's own.
 template <typename Call>
 void call(runtime::Calls& calls, const imbrex_operand* operands, std::size_t count, Call&& run) {
   call_or([&](const Error& error) { calls.refuse(error); }, operands, count, CallOperands::few,

@@ -18,7 +18,7 @@ struct EmbeddingObject {
   Member member;
   runtime::Calls& calls;
   std::unique_ptr<EmbeddingAllToAll> op;
-  std::vector<std::string> names[2];  // of a lookup's operands and an update's; C's end with a zero
+  std::vector<std::string> names[2];  // names of a lookup's operands and an update's, for C: they end with a zero
   std::string plan;
 };
 

@@ -16,7 +16,7 @@ struct OperatorObject {
   Member member;
   runtime::Calls& calls;
   std::shared_ptr<GemmOperator> op;
-  std::vector<std::string> names;  // of the operands; C's end with a zero
+  std::vector<std::string> names;  // names of the operands, for C: they end with a zero
   std::string plan;
 };
 

@@ -16,7 +16,7 @@ constexpr double far_in_m = 4, far_elsewhere = 8;
 constexpr std::int64_t few_rows = 64, many_rows = 16384;
 // By which a plan's advantage is lessened for each e-fold of distance: its knobs suit another problem.
 constexpr double doubt = 0.08;
-// Imbrex' own collectives behind a product: where they were found fastest for problems near, they are as fast as the
+// Imbrex' own collectives after a product: where they were found fastest for problems near, they are as fast as the
 // library's at least.
 constexpr double own_at_worst = 0.995;
 
@@ -75,7 +75,7 @@ std::optional<double> distance_to(const records::Record& record, const Problem& 
   return 2 * in_m + in_n + in_k + (own ? 0 : 0.1);
 }
 
-// Kinds of plans, in whose times closed forms err alike.
+// Kinds of plans, for whose times the analytical cost model errs alike.
 enum Kind : std::uint8_t { fused, own_collectives, by_library, kinds };
 
 Kind kind_of(const plan::Candidate& candidate) {
@@ -90,7 +90,7 @@ std::optional<plan::Candidate> suited(plan::Candidate candidate, const Problem& 
   if (kind_of(candidate) == own_collectives && !may_suit_own_collectives(problem)) return std::nullopt;
   Knobs& k = candidate.knobs;
   if (candidate.strategy != Strategy::fused) {
-    k.library_tile = 0, k.library_parts = 1;  // of another product
+    k.library_tile = 0, k.library_parts = 1;  // the record's are for another product
     return candidate;
   }
   if (k.cluster_k > 1 && fused_tiles(problem, k) > static_cast<std::int64_t>(machine.sms.value) / 2)

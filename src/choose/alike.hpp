@@ -19,11 +19,11 @@ std::optional<plan::Candidate> measured_plan(const records::Records& records, co
 /// far. `other_ranks`: where there are none of its number of ranks, but for one, records of the nearest serve, at
 /// whatever distance, as if each rank multiplied the same.
 ///
-/// A problem that was measured, but for its bias, gets its record's plan. For others closed forms (quick_seconds, on
-/// `machine`) say how long each plan takes, as a ratio to the library's sequence, corrected by how far they are off for
-/// records of its kind; near ones count more in that, and a plan from far is doubted. Tiles are those of the type's
-/// kernels (with_kernel_tile); the other knobs suit the problem but for `partial`, which names the type, and
-/// `span_shards`, which its scales allow. `hopper`: what the plan runs on.
+/// A problem that was measured, but for its bias, gets its record's plan. For others the analytical cost model
+/// (quick_seconds, on `machine`) says how long each plan takes, as a ratio to the library's sequence, corrected by how
+/// far they are off for records of its kind; near ones count more in that, and a plan from far is doubted. Tiles are
+/// those of the type's kernels (with_kernel_tile); the other knobs suit the problem but for `partial`, which names the
+/// type, and `span_shards`, which its scales allow. `hopper`: what the plan runs on.
 std::optional<plan::Candidate> choose_alike(const records::Records& records, const Problem& problem,
                                             std::optional<Strategy> strategy, const Machine& machine, bool hopper,
                                             bool other_ranks = false);

@@ -25,7 +25,7 @@ double wave_time(std::int64_t tiles, std::int64_t workers, std::int64_t depth, s
   return static_cast<double>(base::ceil_div(tiles * parts, workers)) * static_cast<double>(depth / parts + besides);
 }
 
-// A tile shape of the machine's, and parts of K.
+// A tile shape of the machine's, and its split-K.
 struct Cut {
   std::int64_t tile_m = 0, tile_n = 0;
   int parts = 1;

@@ -11,7 +11,7 @@
 
 namespace imbrex::choose {
 
-/// A library's product, and behind it a library's collective: what everybody has.
+/// A library's product, then a library's collective: the baseline.
 plan::Candidate library_sequence(const Problem& problem);
 
 /// Candidates worth comparing for `problem` on `machine`; with `strategy`, only its. Without one, Imbrex' own
@@ -27,12 +27,12 @@ std::vector<plan::Candidate> candidates(const Problem& problem, const Machine& m
 /// Imbrex' own collectives on GPUs take no more ranks.
 inline constexpr int most_own_ranks = 8;
 
-/// Whether Imbrex' own collectives behind a library's product may be worth a try: there are few rows, and kernels for
+/// Whether Imbrex' own collectives after a library's product may be worth a try: there are few rows, and kernels for
 /// them and for so many ranks.
 bool may_suit_own_collectives(const Problem& problem);
 
 /// Knobs::split_k, up to 4, for a product of so many tiles over `depth` columns of A: whole waves of the workers, each
-/// as long as its part of K and what every tile takes besides. 1 where more gain little.
+/// as long as its share of K and what every tile takes besides. 1 where more gain little.
 int parts_of_k(std::int64_t tiles, std::int64_t workers, std::int64_t depth);
 
 /// The plan of least cost; of equals the first candidate's. `cost` predicts seconds.

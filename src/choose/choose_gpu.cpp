@@ -43,8 +43,8 @@ bool copies_between_ranks(const plan::Candidate& c) {
 }
 
 // What the tables of these GPUs do not know, others of Hopper take from the H200's: tensor cores and links are the
-// same. So do numbers of ranks that nobody measured from others: what was measured there is nearer than what closed
-// forms predict for them.
+// same. Numbers of ranks without measurements take the nearest number's: those are nearer than what the
+// analytical cost model predicts.
 std::optional<plan::Candidate> measured_choice(const GpuKind& gpus, const Problem& problem,
                                                std::optional<Strategy> strategy, Reason* reason) {
   const bool hopper = gpus.major == 9;
@@ -94,14 +94,14 @@ bool calls_nccl(const Problem& problem, const plan::Candidate& c) {
   return problem.ranks > 1 && c.strategy != Strategy::fused && c.knobs.transport != Transport::store && !c.knobs.codec;
 }
 
-// By closed forms, which choose as the simulator would, and at once.
+// By the analytical cost model, which chooses as the simulator would, and at once.
 plan::Candidate predicted_choice(const Problem& problem, std::optional<Strategy> strategy,
                                  const std::optional<Knobs>& knobs, const GpuKind& gpus, Reason* reason,
                                  const std::optional<CodecPair>& codec = {}) {
   const Machine machine = machine_for(problem, gpus.major == 9);
   std::vector<plan::Candidate> list = candidates(problem, machine, strategy, knobs, codec);
   // By NCCL, on SMs that are kept free: without some, nothing is hidden. Where GPUs reach each other's memory it was
-  // never measured beside fused plans.
+  // never measured together with fused plans.
   const bool try_all = gpus.libraries && gpus.lanes && gpus.nccl && !execute::has_peer_access();
   if (!strategy)
     std::erase_if(list, [&](const plan::Candidate& c) {
@@ -112,7 +112,7 @@ plan::Candidate predicted_choice(const Problem& problem, std::optional<Strategy>
   if (!gpus.copies) leave_out_copies(list, knobs.has_value());
   const auto seconds = [&](const plan::Candidate& c) { return quick_seconds(problem, c, machine); };
   if (reason != nullptr) {
-    *reason = {"predicted in closed form for H200s; `imbrex tune` measures", {}};
+    *reason = {"predicted by the analytical cost model of H200s; `imbrex tune` measures", {}};
     for (const plan::Candidate& c : list) reason->add(c.strategy, seconds(c));
   }
   return *std::min_element(list.begin(), list.end(),
@@ -136,12 +136,12 @@ bool suits_tensor_cores(const Problem& problem, bool hopper) {
   return has_kernel_tiles(problem.type, hopper) && cuda::refusal_of_tma(problem).empty();
 }
 
-// And, with these knobs, the tiles, which begin with a rank's columns.
+// Whether, with these knobs, the tiles do, too; they begin with a rank's columns.
 bool tiles_suit_tensor_cores(const Problem& problem, const Knobs& knobs) {
   return !plan::owns_columns(problem, knobs) || problem.n % (cuda::column_step(problem) * problem.ranks) == 0;
 }
 
-// Knobs that nobody asked for.
+// Knobs where the caller gave none.
 plan::Candidate chosen_freely(const Problem& problem, std::optional<Strategy> strategy, const GpuKind& gpus,
                               Reason* reason) {
   const auto by_library = [&](std::string_view why) {
@@ -204,7 +204,7 @@ plan::Candidate choose_for_outputs(const Problem& problem, std::optional<Strateg
   one.more_n = {};
   one.gathered_a = false;
   plan::Candidate chosen = choose_gpu_candidate(one, strategy, knobs, gpus, {}, reason);
-  // Those take one B.
+  // Strategies with one output take one B.
   if (!strategy && plan::entry_of(chosen.strategy).one_output) {
     if (reason != nullptr) *reason = {fmt::format("{} takes one B only", name_of(chosen.strategy)), {}};
     chosen =
@@ -212,7 +212,7 @@ plan::Candidate choose_for_outputs(const Problem& problem, std::optional<Strateg
   }
   if (open && !knobs && !gpus.nccl && calls_nccl(one, chosen)) chosen = without_nccl(one, gpus, reason);
   if (knobs || chosen.strategy != Strategy::sequential) return chosen;
-  chosen.knobs.library_tile = 0, chosen.knobs.library_parts = 1;  // of another product
+  chosen.knobs.library_tile = 0, chosen.knobs.library_parts = 1;  // the record's are for another product
   return with_product_record(chosen, problem, gpus);
 }
 
@@ -247,7 +247,7 @@ Knobs packed_knobs(const Problem& problem, const GpuKind* gpus, const std::optio
   const Knobs* best = nullptr;
   double least = 0;
   std::vector<plan::Candidate> list = candidates(problem, machine, Strategy::signaled, {}, codec);
-  // Those are of the tiles that suit the product best, whatever N is.
+  // These candidates have the tiles that suit the product best, whatever N is.
   const plan::Candidate first = list.front();
   for (const TileRate& tile : machine.tiles) {
     list.push_back(first);

@@ -19,19 +19,19 @@ struct GpuKind {
   bool copies = true;     ///< copy engines bring operands from rank to rank: every rank has a GPU of its own
   bool libraries = true;  ///< library collectives run: every rank has a GPU or a process of its own
   bool nccl = true;       ///< NCCL's do: no rank's environment keeps Imbrex from it
-  bool lanes = true;      ///< tiles run beside library collectives, as those of signaled plans do
+  bool lanes = true;      ///< tiles run with library collectives, as those of signaled plans do
 };
 
 /// The kind that a survey found, which found some, for ranks that are processes or threads, as many to a GPU.
 GpuKind kind_of(const GpuSurvey& survey, int ranks_per_gpu, bool processes);
 
 /// What to run on these GPUs: the plan recorded by their name for the problem where there is one, else that of a
-/// problem of nearly its sizes, on other Hopper GPUs else the H200's, else the one that closed forms of four H200s'
-/// times (`choose/quick_times.hpp`) call the fastest. In tiles that a kernel on tensor cores computes; where none does,
-/// a library does. Where ranks share GPUs, the best of the plans that run there. A given strategy or knobs are kept; a
-/// `codec`, which given knobs have, too, leaves the sequence and chunks, by closed forms. Without NCCL nothing that
-/// needs it is chosen, unless the strategy is given. The same on every rank and in every run. `reason`: filled in where
-/// no strategy is given.
+/// problem of nearly its sizes, on other Hopper GPUs else the H200's, else the one that the analytical cost model of
+/// four H200s (`choose/quick_times.hpp`) predicts to be the fastest. In tiles that a kernel on tensor cores computes;
+/// where none does, a library does. Where ranks share GPUs, the best of the plans that run there. A given strategy or
+/// knobs are kept; a `codec`, which given knobs have, too, leaves the sequence and chunks, by the analytical cost
+/// model. Without NCCL nothing that needs it is chosen, unless the strategy is given. The same on every rank and in
+/// every run. `reason`: filled in where no strategy is given.
 plan::Candidate choose_gpu_candidate(const Problem& problem, std::optional<Strategy> strategy,
                                      const std::optional<Knobs>& knobs, const GpuKind& gpus,
                                      const std::optional<CodecPair>& codec = {}, Reason* reason = nullptr);

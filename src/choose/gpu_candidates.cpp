@@ -31,7 +31,7 @@ constexpr Shape square = kernel(128, 128, 2), square1 = kernel(128, 128, 1), nar
                 wide = kernel(128, 256, 2), wide1 = kernel(128, 256, 1), middle = kernel(128, 224, 2),
                 middle1 = kernel(128, 224, 1), oblong = kernel(128, 192, 2), low2 = kernel(64, 128, 2),
                 flat2 = kernel(64, 192, 2);
-// Whose blocks share K.
+// Kernels that split K within a cluster.
 constexpr Shape shared_small = kernel(64, 64, 2, true), shared_flat = kernel(64, 192, 2, true),
                 shared_narrow = kernel(128, 64, 2, true);
 
@@ -56,7 +56,7 @@ class List {
     for (const Shape& shape : shapes) add(knobs_of(shape, change));
   }
 
-  // The same cut along K, where that keeps more of the workers busy.
+  // Adds the candidate with split-K, where that keeps more of the workers busy.
   template <typename Change>
   void add_split(std::initializer_list<Shape> shapes, Change&& change) {
     for (const Shape& shape : shapes) {
@@ -66,10 +66,10 @@ class List {
     }
   }
 
-  // The same with K shared by two workers a tile, where that gives most of them one.
+  // Adds the candidate with K shared by two workers a tile, where that gives most workers a tile.
   template <typename Change>
   void add_sharing(std::initializer_list<Shape> shapes, Change&& change) {
-    if (problem_.type != Type::bf16) return;  // no kernel shares K of others
+    if (problem_.type != Type::bf16) return;  // other types have no split-K within a cluster
     for (const Shape& shape : shapes) {
       Knobs k = knobs_of(shape, change);
       k.cluster_k = 2;
@@ -150,7 +150,7 @@ void add_gathers(List& list, std::int64_t m, std::int64_t shard) {
   if (shard <= 512) list.add({square, middle}, own_first), list.add({middle}, sliced(4));
 }
 
-// Own tiles so many hundredths of a wave of tiles behind the others, in whole columns. What peers multiply at the same
+// Own tiles so many hundredths of a wave of tiles after the others, in whole columns. What peers multiply at the same
 // time has then just arrived: a wave, and what stores and posts take.
 auto behind(const Problem& p, std::int64_t hundredths) {
   constexpr int group = 8;
@@ -159,8 +159,8 @@ auto behind(const Problem& p, std::int64_t hundredths) {
   return in_columns(group, static_cast<int>(std::max<std::int64_t>(columns, 1)));
 }
 
-// Own tiles some columns late, or behind all others, let the peers' parts arrive: what a block waits for holds up its
-// next tile, too. How late, and how many rows run together, depends on what stays in the second-level cache.
+// Own tiles some columns late, or after all others, let the peers' parts arrive: what a block waits for holds up its
+// next tile, too. How late, and how many rows run together, depends on what stays in L2.
 void add_scatters(List& list, const Problem& p, std::int64_t shard) {
   const bool exchange = p.op == Operator::gemm_all_to_all;
   const auto spanning = [&](Knobs& k) { k.span_shards = true, k.reducer = Reducer::tail; };

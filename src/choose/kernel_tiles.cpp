@@ -23,7 +23,7 @@ bool has_kernel_tile(Type type, bool hopper, std::int64_t rows, std::int64_t col
 }
 
 Knobs with_kernel_tile(Knobs knobs, Type type, bool hopper) {
-  // How far a tile is from what is wanted: exactly 0 for the same one.
+  // How far a tile is from the knobs' tile: exactly 0 for the same one.
   const auto distance = [&](const cuda::KernelTile& t) {
     const auto ratio = [](std::int64_t x, std::int64_t y) {
       return std::abs(std::log2(static_cast<double>(x) / static_cast<double>(y)));

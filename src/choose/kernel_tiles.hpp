@@ -9,7 +9,7 @@
 
 namespace imbrex::choose {
 
-/// Those of the kernels that a build with all CUDA parts has; some come twice, of two kernels.
+/// Tiles of the kernels that a build with all CUDA parts has; some come twice, of two kernels.
 constexpr std::span<const cuda::KernelTile> kernel_tiles() { return cuda::kernel_tiles; }
 
 /// Whether there are some for the type; or one of this size, without shared K, and for clusters of so many blocks (0:

@@ -6,7 +6,7 @@
 #include <string_view>
 
 #include "base/ceil_div.hpp"
-#include "choose/closed_forms.hpp"
+#include "choose/cost_model.hpp"
 #include "choose/signaled_times.hpp"
 #include "choose/strategies.hpp"
 #include "machine/rates.hpp"
@@ -79,7 +79,7 @@ double fused_seconds(const Problem& problem, const Knobs& knobs, const Machine& 
   const double bytes = plan::wire_bytes(problem);
   const Cut cut{fused_tiles(problem, knobs), knobs.tile_m, knobs.tile_n,
                 std::int64_t{knobs.split_k} * std::max(knobs.cluster_k, 1)};
-  // Beside tiles of their own time, those that add peers' wait for them.
+  // In addition to their own time, tiles that add peers' slots wait for them.
   const bool waits = problem.op == Operator::gemm_reduce_scatter || problem.op == Operator::gemm_all_reduce;
   const bool in_every_wave = waits && knobs.order == TileOrder::column_major && knobs.own_shift == 0;
   const double waves = in_every_wave ? waves_of(cut, machine.sms) : 1;
@@ -120,8 +120,8 @@ double seconds_in_chunks(const Problem& problem, const Knobs& knobs, int chunks,
   return chunks * std::max(product, collective) + std::min(product, collective) + seconds_of_gaps(problem, machine);
 }
 
-// The own block, and then those that come round, each in so many chunks. A product beside an
-// exchange has the SMs that this leaves, or begins anew behind it, as where a wave does not fit any more.
+// The own block, and then those that come round, each in so many chunks. A product concurrent with an
+// exchange has the SMs that this leaves, or begins anew after it, as where a wave does not fit any more.
 double seconds_in_ring(const Problem& problem, int chunks, const Machine& machine) {
   const std::int64_t block = shapes_of(problem).a.rows, rows = base::ceil_div(block, chunks);
   const double exchanges = (problem.ranks - 1.0) * chunks,

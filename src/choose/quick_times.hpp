@@ -1,4 +1,4 @@
-// How long plans take, in closed form: a microsecond where a simulation takes milliseconds, and rougher.
+// How long plans take, by an analytical cost model: a microsecond where a simulation takes milliseconds, and rougher.
 #pragma once
 
 #include "choose/choose.hpp"
@@ -7,9 +7,9 @@
 namespace imbrex::choose {
 
 /// Seconds that the candidate's plan would take for the problem on the machine: a product of whole waves of tiles, or
-/// what its operands take to load, and the wire, beside it or behind it. Right within a factor of two or so; ratios of
-/// plans for the same problem are what it is good for: of the candidates for random problems of two and four ranks, the
-/// one with the least takes 1 % longer, simulated, than the best does (`QuickTimes.ChooseAsTheSimulator`).
+/// what its operands take to load, and the wire, concurrent with it or after it. Right within a factor of two or so;
+/// ratios of plans for the same problem are what it is good for: of the candidates for random problems of two and four
+/// ranks, the one with the least takes 1 % longer, simulated, than the best does (`QuickTimes.ChooseAsTheSimulator`).
 double quick_seconds(const Problem& problem, const plan::Candidate& candidate, const Machine& machine);
 
 /// Tiles of a rank's fused product: those of each rank's rows; of an all-reduce with few rows of each rank's columns,

@@ -6,7 +6,7 @@
 
 #include "base/ceil_div.hpp"
 #include "base/check.hpp"
-#include "choose/closed_forms.hpp"
+#include "choose/cost_model.hpp"
 #include "machine/rates.hpp"
 #include "plan/problem.hpp"
 #include "plan/wave_groups.hpp"
@@ -108,7 +108,7 @@ std::vector<std::int64_t> best_groups_of_all(const GroupCosts& costs, int most_g
   IMBREX_EXPECTS(units >= 1 && units <= 24, "{} units: all partitions are tried for 1 to 24", units);
   std::vector<std::int64_t> best;
   double least = std::numeric_limits<double>::infinity();
-  // A bit for each unit behind which a group ends.
+  // A bit for each unit that ends a group.
   for (std::uint32_t cuts = 0; cuts < std::uint32_t{1} << (units - 1); ++cuts) {
     std::vector<std::int64_t> sizes;
     std::int64_t begin = 0;
@@ -181,7 +181,7 @@ GroupSizes choose_groups(const Problem& problem, const Knobs& knobs, const Machi
   const GroupCosts fine = signaled_costs(problem, knobs, machine);
   // Ends of waves are what groups may gain from; and no more units than a search of a millisecond takes.
   constexpr std::int64_t most_units = 64;
-  std::vector<std::int64_t> ends;  // of the coarse units
+  std::vector<std::int64_t> ends;  // where the coarse units end
   const std::int64_t step = base::ceil_div(fine.units(), most_units);
   for (std::int64_t n = 1; n <= fine.units(); ++n) {
     const bool wave_ends = n == fine.units() || fine.computed[at(n)] > fine.computed[at(n - 1)];

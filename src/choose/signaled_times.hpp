@@ -1,4 +1,4 @@
-// Which groups a signaled plan should have, by a closed form of its time.
+// Which groups a signaled plan should have, by an analytical model of its time.
 //
 // The recurrence is FlashOverlap's (Hong et al., EuroSys 2026, section 4): a group's collective begins once the group
 // is computed and the collective before has ended. The search is exact where theirs prunes 2^(n-1) partitions: what has
@@ -41,7 +41,7 @@ double seconds_of_groups(const GroupCosts& costs, const std::vector<std::int64_t
 /// The sizes of at most `most_groups` groups that end first; of equals those of fewer groups.
 std::vector<std::int64_t> best_groups(const GroupCosts& costs, int most_groups);
 
-/// The same by trying all partitions, 2^(units - 1) of them: what the search is judged by.
+/// The best groups, found by trying all 2^(units - 1) partitions: what the search is compared with.
 std::vector<std::int64_t> best_groups_of_all(const GroupCosts& costs, int most_groups);
 
 /// What a signaled plan with such tiles costs on the machine. For all_gather_gemm time runs backwards: its groups are

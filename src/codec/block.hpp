@@ -33,7 +33,7 @@ IMBREX_CODEC float code_to_float(std::uint32_t code, float bias) {
   return float_of(0x4b000000u | code) - (0x1p23f + bias);
 }
 
-/// The same of byte `i` of a word.
+/// byte_to_float of byte `i` of a word.
 IMBREX_CODEC float byte_to_float(std::uint32_t word, int i, float bias) {
 #ifdef __CUDA_ARCH__
   return float_of(__byte_perm(word, 0x4b000000u, 0x7440 + i)) - (0x1p23f + bias);
@@ -42,7 +42,7 @@ IMBREX_CODEC float byte_to_float(std::uint32_t word, int i, float bias) {
 #endif
 }
 
-/// What NaN and the infinities become in a marked group: NaN, +infinity, -infinity.
+/// What NaN and the infinities become in a group that holds some: NaN, +infinity, -infinity.
 struct Marks {
   std::uint32_t nan, positive, negative;
 };
@@ -69,7 +69,8 @@ IMBREX_CODEC float integer_value(bool symmetric, const Group& group, float code)
   return symmetric ? product(code, group.step) : multiply_add(code, group.step, group.offset);
 }
 
-/// Codes of eight values of a regular or marked group. In a regular group all are finite and none lies outside.
+/// Codes of eight values of a quantized group, all finite or not. In a regular group all are finite and none lies
+/// outside.
 IMBREX_CODEC Codes encode(const Codec& codec, const Range& range, const Group& group,
                           const float (&values)[block_values]) {
   std::uint32_t code[block_values];
@@ -134,8 +135,8 @@ IMBREX_CODEC void decode_short_steps(CodeFormat format, const Group& group, cons
     values[i] = multiply_add(raised_byte(i < 4 ? codes.low : codes.high, i % 4), group.step, less);
 }
 
-/// The values that the codes of a regular or marked group stand for; at most `range.largest`, so that no rounding of a
-/// step makes an infinity of a finite value.
+/// The values that the codes of a quantized group, all finite or not, stand for; at most `range.largest`, so that no
+/// rounding of a step makes an infinity of a finite value.
 IMBREX_CODEC void decode(const Codec& codec, const Range& range, const Group& group, const Codes& codes,
                          float (&values)[block_values]) {
   decode_numbers(codec, group, codes, values);

@@ -42,7 +42,8 @@ IMBREX_CODEC float rounding_error(Type type, float magnitude) {
 /// A sum of positive terms, raised by more than the roundings of up to 256 of them.
 IMBREX_CODEC float raised(float terms) { return product(terms, 1.0f + 0x1p-14f); }
 
-/// What the tolerance leaves to one of `shares` equal shares: the ranks' parts, and the sums where they are coded too.
+/// What the tolerance leaves to one of `shares` equal shares: the ranks' parts, and the sums where they are quantized
+/// too.
 IMBREX_CODEC float part_allowance(float tolerance, int shares) {
   return product(tolerance, 1.0f - 0x1p-13f) / static_cast<float>(shares);
 }

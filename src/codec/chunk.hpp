@@ -9,8 +9,8 @@
 
 namespace imbrex::codec {
 
-/// How a chunk is coded. With slots, groups that are not allowed their error, or hold a value that is not finite,
-/// travel raw, as elements of `type`.
+/// How a chunk is quantized. With slots, groups that are not allowed their error, or hold a value that is not finite,
+/// travel unquantized, as elements of `type`.
 struct ChunkFormat {
   Codec codec;
   Type type = Type::bf16;

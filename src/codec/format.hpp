@@ -9,7 +9,7 @@
 
 namespace imbrex::codec {
 
-/// Values that are coded together: the thread's share on a device, 16 bytes of bf16.
+/// Values that are quantized together: the thread's share on a device, 16 bytes of bf16.
 constexpr int block_values = 8;
 
 IMBREX_CODEC constexpr int code_bits(CodeFormat format) {
@@ -33,7 +33,8 @@ IMBREX_CODEC constexpr float largest_code(const Codec& codec) {
   return static_cast<float>((1 << (code_bits(codec.format) - (codec.asymmetric ? 0 : 1))) - 1);
 }
 
-/// The same in a marked group, where the codes next to the ends stand for NaN and the infinities.
+/// The largest code of a group with non-finite values, where the codes next to the ends stand for NaN and the
+/// infinities.
 IMBREX_CODEC constexpr float largest_marked_code(const Codec& codec) {
   if (codec.format == CodeFormat::fp8) return 416;
   return static_cast<float>((1 << (code_bits(codec.format) - 1)) - 2);

@@ -52,8 +52,8 @@ IMBREX_CODEC Extremes fold(const Codec& codec, Extremes so_far, const float (&va
 #endif
 }
 
-/// The largest magnitude among the finite values, for a marked group, which is symmetric whatever the codec. Begin with
-/// 0, merge by the larger.
+/// The largest magnitude among the finite values of a group with others, which is symmetric whatever the codec. Begin
+/// with 0, merge by the larger.
 IMBREX_CODEC std::int32_t fold_finite(const Range& range, std::int32_t so_far, const float (&values)[block_values]) {
   for (int i = 0; i < block_values; ++i) {
     const std::uint32_t magnitude = bits_of(values[i]) & magnitude_mask;
@@ -94,7 +94,8 @@ IMBREX_CODEC int exponent_for(float magnitude, float largest) {
   return static_cast<int>(carried >> 23) - static_cast<int>(divisor >> 23);
 }
 
-/// Steps of marked groups in E8M0, which has 16 patterns for them: 2^(2j - 12) over the top code, and one for the rest.
+/// Scales of groups with non-finite values in E8M0, which has 16 patterns for them: 2^(2j - 12) over the top code, and
+/// one for the rest.
 IMBREX_CODEC float marked_e8m0_step(CodeFormat format, std::uint32_t word) {
   return word == 15 ? 0x1p127f : power_of_two(2 * static_cast<int>(word) - 12 - top_exponent(format));
 }
@@ -152,7 +153,7 @@ IMBREX_CODEC Group regular_group(const Codec& codec, Extremes extremes) {
   return group;
 }
 
-/// A marked group whose largest finite magnitude is `finite` (from fold_finite).
+/// A group with non-finite values whose largest finite magnitude is `finite` (from fold_finite).
 IMBREX_CODEC Group marked_group(const Codec& codec, std::int32_t finite) {
   const float largest = largest_marked_code(codec), magnitude = float_of(static_cast<std::uint32_t>(finite));
   Group group{GroupKind::marked, 0, 0, 0, 0, 0};
@@ -198,14 +199,14 @@ IMBREX_CODEC Group read_group(const Codec& codec, std::uint32_t scale_word, std:
   return group;
 }
 
-/// Largest magnitude that the group's codes can stand for; may be infinite. Not of raw groups.
+/// Largest magnitude that the group's codes can stand for; may be infinite. Not for unquantized groups.
 IMBREX_CODEC float magnitude_of(const Codec& codec, const Group& group) {
   if (group.kind == GroupKind::marked) return product(largest_marked_code(codec), group.step);
   return multiply_add(largest_code(codec), group.step, float_of(bits_of(group.offset) & magnitude_mask));
 }
 
 /// Largest possible |decoded - value| over the group's finite values: half a step (fp8: half the distance of its top
-/// codes), and a little for the roundings of encoding and decoding; docs/codec.md counts them.
+/// codes), and a little for the roundings of encoding and decoding; docs/dev/codec-format.md counts them.
 IMBREX_CODEC float error_of(const Codec& codec, const Group& group) {
   if (group.kind == GroupKind::raw) return 0;
   if (codec.format == CodeFormat::fp8) return product(group.step, 16.0f + 0x1p-8f);
@@ -213,7 +214,7 @@ IMBREX_CODEC float error_of(const Codec& codec, const Group& group) {
   return multiply_add(group.step, 0.5f + 0x1p-14f, product(magnitude_of(codec, group), 0x1p-23f));
 }
 
-/// The same for a group whose values lie in [low, high], both finite.
+/// The error within a group whose values lie in [low, high], both finite.
 IMBREX_CODEC float error_within(const Codec& codec, float low, float high) {
   const auto magnitude =
       static_cast<std::int32_t>(larger(bits_of(low) & magnitude_mask, bits_of(high) & magnitude_mask));

@@ -1,4 +1,4 @@
-// Where the parts of a coded chunk lie. Offsets depend on the number of values alone, never on what they are.
+// Where the parts of a quantized chunk lie. Offsets depend on the number of values alone, never on what they are.
 #pragma once
 
 #include "codec/format.hpp"

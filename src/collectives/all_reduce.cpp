@@ -123,7 +123,7 @@ AllReduceAlgorithm choose(const AllReduceOptions& options, std::int64_t count, T
   if (options.algorithm == AllReduceAlgorithm::ring && !coded(options, count, type, sizes))
     return AllReduceAlgorithm::two_shot;
   if (options.algorithm != AllReduceAlgorithm::automatic) return options.algorithm;
-  // Through a codec one step costs more as soon as it sends more than its waits take (measured on two H200s).
+  // Through a codec, one-shot costs more as soon as it sends more than its waits take (measured on two H200s).
   constexpr std::int64_t most_coded = 256 << 10;
   const std::int64_t most =
       coded(options, count, type, sizes) ? std::min(sizes.one_shot_bytes, most_coded) : sizes.one_shot_bytes;

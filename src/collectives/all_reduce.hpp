@@ -22,7 +22,7 @@ void expect_type(std::string_view name, Type type);
 struct CallRecord {
   float largest_error = 0;      ///< of the elements that it owns, or of all
   std::int32_t algorithm = 0;   ///< AllReduceAlgorithm
-  std::int64_t non_finite = 0;  ///< likewise, but counted by one rank only
+  std::int64_t non_finite = 0;  ///< elements, counted by one rank only
   std::int64_t groups = 0, raw_groups = 0;
   std::int64_t exact = 0;
 };

@@ -42,7 +42,7 @@ class AllReducePolicy {
 /// Error(invalid_input), on every rank alike, where a rank cannot read its tables, or reads others than rank 0.
 AllReducePolicy agreed_policy(World& world, const std::string& gpu);
 
-/// The same with records from elsewhere than records_of.
+/// The agreed policy with records from elsewhere than records_of.
 AllReducePolicy agreed_policy(World& world, const std::string& gpu,
                               const std::function<const records::Records&(const std::string& gpu)>& load);
 

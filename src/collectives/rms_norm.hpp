@@ -1,4 +1,4 @@
-// The norm behind an all-reduce: the order in which a row's squares are added, and what all devices check.
+// The norm after an all-reduce: the order in which a row's squares are added, and what all devices check.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@ inline constexpr std::int64_t most_hidden = std::int64_t{1} << 18;
 /// How a row is dealt out, and so the order of its squares: a function of its length and type only, whatever the rows,
 /// ranks and kernels. Packets of 16 bytes go to `threads` threads in turn, packet q to thread q mod threads. A thread
 /// adds the squares of its packets one by one, from the first on; the 32 threads of a warp add theirs pairwise,
-/// partners at distance 16, 8, 4, 2, 1; the warps' sums are added by number.
+/// with the lane at distance 16, 8, 4, 2, 1; the warps' sums are added by number.
 struct RowShape {
   std::uint32_t elements;  ///< of a packet
   std::uint32_t packets;   ///< of a row, the last one may be partial

@@ -13,7 +13,7 @@ constexpr std::int64_t size_of(TableRows type) { return type == TableRows::fp32 
 constexpr std::int64_t size_of(IndexType type) { return type == IndexType::int32 ? 4 : 8; }
 
 inline constexpr std::int32_t least_dim = 4, most_dim = 1024;  // multiples of 4
-inline constexpr std::int64_t most_rows = 0x7fffffff;          // of a table, and indices of a call
+inline constexpr std::int64_t most_rows = 0x7fffffff;          // rows of a table, and indices of a call
 
 /// A table, or some columns of one.
 struct Table {
@@ -70,7 +70,7 @@ void check_shapes(const Tables& tables, const Output& output, std::int64_t batch
 /// and all of it is looked at. Offsets must not decrease, begin at or behind 0 and end at or before `count`.
 std::int64_t check_bags(const Tables& tables, const Bags& bags, Misfits misfits);
 
-/// The messages, for whoever found it elsewhere.
+/// The messages, for code that found the fault elsewhere.
 [[noreturn]] void refuse_index(std::int64_t table, std::int64_t bag, std::int64_t position, std::int64_t index,
                                std::int64_t rows);
 [[noreturn]] void refuse_offset(std::int64_t table, std::int64_t bag, std::int64_t place, std::int64_t offset,

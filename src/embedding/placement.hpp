@@ -1,4 +1,4 @@
-// What a table may be, whoever places it.
+// What a table may be.
 #pragma once
 
 #include <cstddef>

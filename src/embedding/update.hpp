@@ -39,11 +39,11 @@ struct BoundedTable {
 /// As the table stands, which is exact; states of zero without Adagrad.
 BoundedTable bounded_table(const Tables& tables, const Step& step, std::int32_t table);
 
-/// One step of one table in float64, with what the bounds grow by. For u = 2^-24 and n indices of a row, its gradient
-/// is off by (n + 3) u / (1 - (n + 3) u) times the sum of the terms' magnitudes at most: one addition a term in any
-/// order, and three products. A mean of squares is off by what that does to it and by dim + 2 roundings; the factor of
-/// Adagrad by what its state's bound lets it be and by three roundings; the row by both, a rounding in fp32 and one to
-/// its type.
+/// An optimizer step of one table in float64, with what the bounds grow by. For u = 2^-24 and n indices of a row, its
+/// gradient is off by (n + 3) u / (1 - (n + 3) u) times the sum of the terms' magnitudes at most: one addition a term
+/// in any order, and three products. A mean of squares is off by what that does to it and by dim + 2 roundings; the
+/// factor of Adagrad by what its state's bound lets it be and by three roundings; the row by both, a rounding in fp32
+/// and one to its type.
 void reference_step(const Tables& tables, const Bags& bags, const Output& gradients, const Step& step,
                     std::int32_t table, BoundedTable& bounded);
 

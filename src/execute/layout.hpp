@@ -126,13 +126,13 @@ struct Rows {
   std::size_t packed() const { return static_cast<std::size_t>(count) * bytes; }
   bool has_gaps() const { return pitch != bytes && count > 1; }
 };
-/// Those of an operand.
+/// The rows of an operand.
 Rows rows_of(const Problem& problem, const Buffer& buffer, int index);
 
 /// The caller's input that is that buffer.
 const void* input_of(const Addresses& operands, const Problem& problem, int buffer);
 
-/// And output.
+/// The caller's address of an output.
 void* output_of(const Addresses& operands, const Problem& problem, int buffer);
 
 /// Throws Error(invalid_input) unless all operands of the problem's operator are given: a, b, out and, where the

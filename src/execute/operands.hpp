@@ -26,7 +26,7 @@ class OperandRules {
   const std::vector<OperandInfo>& infos() const { return infos_; }
   /// `name` is that of one of them.
   const OperandInfo& info(std::string_view name) const { return infos_[place_of(name, 0)]; }
-  /// The same of a call of that M. Throws Error(invalid_input) if there are no calls of that M.
+  /// The operand in a call of that M. Throws Error(invalid_input) if there are no calls of that M.
   OperandInfo info(std::string_view name, std::int64_t m) const;
 
   /// Throws Error(invalid_input) naming operand, value and rule if an operand is missing, unknown or given twice, if

@@ -14,11 +14,11 @@
 namespace imbrex::execute {
 
 /// One rank's view; every rank makes the same calls. An area has two halves, of which an epoch uses one, whatever its
-/// plan. docs/protocols.md says why two are enough: no rank ends an epoch before every rank has begun it, so who begins
-/// an epoch knows that all have left the one before the last, which used the same half.
+/// plan. docs/dev/protocols.md says why two are enough: no rank ends an epoch before every rank has begun it, so who
+/// begins an epoch knows that all have left the one before the last, which used the same half.
 ///
 /// Counters are never reset. What they show when an epoch begins depends on the plans that ran before, so this rank
-/// adds up what its own counters received. Nobody asks the peers for anything.
+/// adds up what its own counters received. Peers are not asked.
 class PlanPool {
  public:
   /// Gives so many zeroed bytes at the same offset on every rank, and needs no communication: what it gives, peers may

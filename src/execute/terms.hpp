@@ -9,7 +9,7 @@ namespace imbrex::execute {
 
 void add(runtime::Terms& terms, const plan::Fields& fields);
 
-/// Those options that all ranks' executors share. What paces one rank alone is its own affair.
+/// The options that all ranks' executors share. What paces one rank alone may differ.
 void add(runtime::Terms& terms, const CudaOptions& options);
 
 /// Terms of a plan to prepare.

@@ -8,7 +8,7 @@ namespace imbrex::execute {
 namespace {
 
 struct RowName {
-  std::string stem, rest;  // before its number, and behind it
+  std::string stem, rest;  // before its number, and after it
   long number = -1;
 
   explicit RowName(const std::string& row) : stem(row) {

@@ -28,7 +28,7 @@ class StackedTensors {
 
   /// A rank's elements.
   std::vector<std::byte> elements(int rank) const;
-  /// The same as floats.
+  /// The rank's elements as floats.
   std::vector<float> values(int rank) const;
 
  private:
@@ -62,7 +62,7 @@ struct Verdict {
   void note(int repeat, std::uint64_t hash_of_outputs);
 };
 
-/// Collective, on every rank alike: whether all ranks' results are right, or nobody asked. Completes the result;
+/// Collective, on every rank alike: whether all ranks' results are right, or were not checked. Completes the result;
 /// `value` and `bound` name what elements are compared with.
 bool judge(World& world, const AllReduceRequest& request, const Verdict& own, const char* value, const char* bound,
            AllReduceResult& result);

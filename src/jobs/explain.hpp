@@ -41,7 +41,7 @@ struct ExpectedGroup {
   double begins = 0, ends = 0;  ///< its collective
 };
 
-/// The groups of a signaled plan, in closed form, and when all is done.
+/// The groups of a signaled plan, by the analytical cost model, and when all is done.
 struct ExpectedGroups {
   std::vector<ExpectedGroup> groups;
   double seconds = 0;

@@ -34,7 +34,7 @@ float SeededOperands::value_of(float uniform, bool scale) const { return scale ?
 
 namespace {
 
-// Those that the problem has.
+// The operand files that the problem has.
 struct Files {
   struct OfProduct {
     std::unique_ptr<NpyFile> b, bias;

@@ -17,7 +17,7 @@ class OperandSource {
 
   /// `rank`'s A, or B of that product, as it lies in memory, in the problem's type.
   std::vector<std::byte> part(bool a, int rank, int product = 0) const;
-  /// The same as floats, row-major.
+  /// The part as floats, row-major.
   std::vector<float> part_as_float(bool a, int rank, int product = 0) const;
   /// `rank`'s bias of that product, empty where the problem has none.
   std::vector<std::byte> bias(int rank, int product = 0) const;

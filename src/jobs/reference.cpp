@@ -199,7 +199,7 @@ Cuts cuts_of(const Plan& plan, int rank) {
   return cuts;
 }
 
-// What ranks store of their sums over parts of K, before they add them up, loses against fp32. The last part's tile
+// What ranks store of their split-K sums, before they add them up, loses against fp32. The last share's tile
 // adds the others, and so stores the whole.
 Way way_of_parts(const Plan& plan) {
   Way way;
@@ -249,7 +249,7 @@ Reference reference_of(const Plan& plan, const OperandSource& operands, int rank
   const std::vector<const Collective*> coded = coded_collectives(plan, rank);
   std::vector<std::vector<double>> sent, magnitudes_sent;
   const Type result = output_type(problem.type);
-  double underflow = 0;  // of products, or each of their parts, that are scaled by A's first
+  double underflow = 0;  // what products, or their shares of K, lose that are scaled by A's first
   const Cuts cuts = cuts_of(plan, rank);
   const auto parts = static_cast<double>(cuts.parts);
   const problem::OperatorDescriptor& op = problem::descriptor_of(problem.op);

@@ -16,7 +16,7 @@ struct Reference {
 
 /// What `device` adds in. The CPU executor adds in fp32, as tasks do on GPUs; NCCL adds in the type of the partial
 /// products, in an order of its own. Collectives over some of the ranks leave sums of that type to the next ones, and
-/// those of a problem with a bias to what adds it, and so count as adding in it. Hopper's matrix instructions add
+/// those of a problem with a bias to what adds it, and so count as adding in it. Hopper's WGMMA adds
 /// products of e4m3 in less than fp32.
 ///
 /// The bound of an element y = sum over ranks s of p_s, each p_s a sum of products a b over that rank's K:
@@ -26,7 +26,7 @@ struct Reference {
 ///   an instruction's sum of e4m3 products (GPUs), 32 of them and the sum so far c aligned to the largest and cut off
 ///   behind 13 bits, one of which may be taken by the products' carry (DeepSeek-AI, "DeepSeek-V3 Technical Report",
 ///   2024, section 3.3.2):              33 * 2^-12 * max(|c|, max |a| * max |b|), c starting anew every 128 of K
-///   parts of K stored in a narrower type Q than fp32, before a rank adds them up:
+///   split-K sums stored in a narrower type Q than fp32, before a rank adds them up:
 ///                                       u_Q (1 + g) * sum |a b| + (parts) R * tiny_Q
 ///   partial products rounded to type P: u_P * (sum |p_s| + fp32 term) + R * tiny_P, where more than one rank adds up
 ///     added up in type P:               g_P * (sum |p_s| + fp32 term) + R * tiny_P,  g_P = R u_P / (1 - R u_P): a

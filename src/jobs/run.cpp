@@ -131,7 +131,7 @@ class Job {
     return fmt::format("{}{}.rank{}.npy", request_.out_prefix, o == 0 ? "" : fmt::format(".{}", outputs[o].name), rank);
   }
 
-  // Those of products come first.
+  // Outputs of products come first.
   void verify(int rank, const OperandInfo& output, int place, const std::vector<float>& values,
               Verdict& verdict) const {
     const Reference reference = place == plan::count_products(plan_.problem)

@@ -32,10 +32,10 @@ struct RunRequest {
   struct Further {
     std::string b, bias;
   };
-  std::array<Further, max_products - 1> further;  ///< with the others, where the problem has further B: likewise
+  std::array<Further, max_products - 1> further;  ///< with the others, where the problem has further B
   std::string a_scale_path,
       b_scale_path;        ///< with the others, where the problem has scales: R rows, row r those of rank r
-  std::string out_prefix;  ///< not empty: PREFIX.rank<r>.npy, float32; outputs behind the first:
+  std::string out_prefix;  ///< not empty: PREFIX.rank<r>.npy, float32; outputs after the first:
                            ///< PREFIX.out1.rank<r>.npy and so on, by the operand's name
 
   bool verify = false;  ///< against a float64 reference, every element within its bound; repeats bitwise equal

@@ -12,7 +12,7 @@
 
 namespace imbrex::jobs {
 
-/// What is done behind an all-reduce, as AllReduceRmsNorm says. Its outputs are PREFIX.rank<r>.npy and, of
+/// What is done after an all-reduce, as AllReduceRmsNorm says. Its outputs are PREFIX.rank<r>.npy and, of
 /// residual_out, PREFIX.residual.rank<r>.npy.
 struct RmsNormRequest {
   float eps = 1e-6f;

@@ -1,4 +1,4 @@
-// imbrex::run_all_reduce with a residual and RMSNorm behind the sum.
+// imbrex::run_all_reduce fused with a residual's addition and RMSNorm.
 #include <fmt/format.h>
 
 #include <algorithm>

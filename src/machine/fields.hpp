@@ -12,8 +12,8 @@ enum class Rule : unsigned char {
   rate,   ///< at least 1 per second
   time,   ///< 0 to 1e6 seconds
   ratio,  ///< above 0, at most 1
-  count,  ///< whole number, 1 to 65536
-  tally,  ///< whole number, 0 to 65536
+  count,  ///< integer, 1 to 65536
+  tally,  ///< integer, 0 to 65536
   size,   ///< at least 0
 };
 

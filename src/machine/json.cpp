@@ -79,7 +79,7 @@ class Node {
     const double value = number();
     IMBREX_EXPECTS(
         value == std::floor(value) && value >= static_cast<double>(low) && value <= static_cast<double>(high),
-        "{} is {}; it must be a whole number from {} to {}", place_, value, low, high);
+        "{} is {}; it must be an integer from {} to {}", place_, value, low, high);
     return static_cast<std::int64_t>(value);
   }
 

@@ -51,10 +51,10 @@ void check_rule(Rule rule, double value, std::string_view place) {
       IMBREX_EXPECTS(value >= 1e-6 && value <= 1, "{} is {}; a ratio must be 1e-6 to 1", place, value);
       break;
     case Rule::count:
-      IMBREX_EXPECTS(value >= 1 && whole, "{} is {}; a count must be a whole number from 1 to 65536", place, value);
+      IMBREX_EXPECTS(value >= 1 && whole, "{} is {}; a count must be an integer from 1 to 65536", place, value);
       break;
     case Rule::tally:
-      IMBREX_EXPECTS(value >= 0 && whole, "{} is {}; a count must be a whole number from 0 to 65536", place, value);
+      IMBREX_EXPECTS(value >= 0 && whole, "{} is {}; a count must be an integer from 0 to 65536", place, value);
       break;
     case Rule::size: IMBREX_EXPECTS(value >= 0, "{} is {}; a size must not be negative", place, value); break;
   }

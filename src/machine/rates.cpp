@@ -25,7 +25,7 @@ double collective_seconds(const Machine& machine, Curve Machine::*library, bool 
   const bool reduces = library == &Machine::all_reduce;
   if (!own || one.points.empty() || (reduces && two.points.empty())) return seconds_of(machine.*library, wire_bytes);
   if (!reduces) return seconds_of(one, wire_bytes);
-  // In one step each rank sends the whole vector to R - 1 peers, in two 2 (R - 1) / R of it.
+  // One-shot: each rank sends the whole vector to R - 1 peers; two-shot: 2 (R - 1) / R of it.
   return std::min(seconds_of(one, wire_bytes * ranks / 2), seconds_of(two, wire_bytes));
 }
 

@@ -1,4 +1,4 @@
-// What a machine's constants come to, for the simulator and for closed forms alike.
+// What a machine's constants come to, for the simulator and for analytical cost models alike.
 #pragma once
 
 #include "imbrex/machine.hpp"
@@ -17,7 +17,7 @@ double mean_heat(const Machine& machine, double busy);
 double collective_seconds(const Machine& machine, Curve Machine::*library, bool own, double ranks, double wire_bytes);
 
 /// Seconds of an all-reduce through a codec that puts `wire_bytes` of codes on each rank's wire; `reduces_only`: of a
-/// reduce-scatter, the first of its two steps, which is taken for half of an all-reduce of twice the bytes.
+/// reduce-scatter, the first of its two phases, which is taken for half of an all-reduce of twice the bytes.
 double coded_seconds(const Machine& machine, bool reduces_only, double wire_bytes);
 
 /// Seconds that the device takes for each of many rows of so many bytes, here and there in memory, where its SMs load

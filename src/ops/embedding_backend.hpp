@@ -37,7 +37,7 @@ class EmbeddingBackend {
 std::unique_ptr<EmbeddingBackend> make_cpu_embedding(World& world, const EmbeddingShape& shape, const Problem& problem,
                                                      const OperatorOptions& options);
 
-/// The same on the world's GPUs, which it has. Throws Error(invalid_input) where the executor does not run the plan.
+/// The backend on the world's GPUs, which it has. Throws Error(invalid_input) where the executor does not run the plan.
 std::unique_ptr<EmbeddingBackend> make_gpu_embedding(World& world, std::shared_ptr<WorldGpus> gpus,
                                                      const EmbeddingShape& shape, const Problem& problem,
                                                      const OperatorOptions& options);

@@ -132,7 +132,7 @@ class GpuEmbedding final : public EmbeddingBackend {
                         static_cast<std::int32_t>(own.cols_before(i))});
       indices += 1.5 * own[i].pooling * static_cast<double>(problem_.m);
     }
-    // Nobody reads them before a call says where they are.
+    // They are not read before a call says where they are.
     float none = 0;
     std::vector<float*> states(tables.size(), &none);
     const auto most = static_cast<std::int64_t>(std::min(indices, static_cast<double>(embedding::most_rows)));

@@ -188,7 +188,7 @@ const EmbeddingCall& EmbeddingRules::resolve(const Operands& operands) {
     const View& weights = found_[next + 2];
     IMBREX_EXPECTS(weights.extents[0] == bags.count, "operand weights has {} numbers; there are {} indices",
                    weights.extents[0], bags.count);
-    // Without indices nobody reads them.
+    // Without indices they are not read.
     bags.weights = bags.count > 0 ? static_cast<const float*>(weights.data) : nullptr;
   }
   embedding::check_shapes(call_.given.tables, bags);

@@ -151,7 +151,7 @@ struct GemmOperator::State {
   std::shared_ptr<ops::WorldGpus> gpus;
   std::unique_ptr<Executor> host;
   std::optional<execute::PooledPlans> pooled;  // with any M on the CPU, in place of `host`
-  std::optional<ops::PlansBySize> by_size;     // likewise: all but the largest M's
+  std::optional<ops::PlansBySize> by_size;     // with any M on GPUs: all but the largest M's
   std::unique_ptr<Execution> on_host;          // with any M: the largest's
   std::shared_ptr<ops::GpuOperation> on_gpus;
   std::string why_cpu;
@@ -198,9 +198,9 @@ struct GemmOperator::State {
     gpus = ops::gpus_of(world, options.cuda);
     refusal = gpus->refusal;
     if (!refusal.empty()) return false;
-    const ops::Wishes wishes{options.strategy, options.knobs, options.codec};
+    const ops::PlanRequest request{options.strategy, options.knobs, options.codec};
     try {
-      on_gpus = any_m ? gpus->operation_of_any_m(world, problem, wishes) : gpus->operation(world, problem, wishes);
+      on_gpus = any_m ? gpus->operation_of_any_m(world, problem, request) : gpus->operation(world, problem, request);
     } catch (const Error& error) {
       if (error.code() != ErrorCode::invalid_input) throw;
       refusal = error.what();

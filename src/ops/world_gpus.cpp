@@ -41,7 +41,7 @@ View view_of(World& world, int ranks_per_gpu) {
     base::put_text(refusal, view.refusal);
     if (!refusal.empty()) return view;
     view.given = true;
-    // The others are no business of this rank; how GPUs reach each other, the ranks find out when they take them.
+    // This rank ignores the others; how GPUs reach each other, the ranks find out when they take them.
     survey.gpus = {survey.gpus[static_cast<std::size_t>(*given)]};
     survey.links = {GpuLink::nvlink};
   } else {
@@ -98,43 +98,43 @@ plan::Candidate of_rank_0(World& world, const plan::Candidate& own) {
 
 }  // namespace
 
-std::shared_ptr<GpuOperation> WorldGpus::find(const Problem& problem, const Wishes& wishes, bool any_m) {
+std::shared_ptr<GpuOperation> WorldGpus::find(const Problem& problem, const PlanRequest& request, bool any_m) {
   std::erase_if(operations, [](const auto& o) { return o.expired(); });
   for (const auto& weak : operations)
-    if (auto o = weak.lock(); o->problem == problem && o->wishes == wishes && o->any_m == any_m) return o;
+    if (auto o = weak.lock(); o->problem == problem && o->request == request && o->any_m == any_m) return o;
   return nullptr;
 }
 
-std::shared_ptr<GpuOperation> WorldGpus::operation(World& world, const Problem& problem, const Wishes& wishes) {
-  if (auto kept = find(problem, wishes, false)) return kept;
-  auto made = std::make_shared<GpuOperation>(GpuOperation{problem, wishes});
+std::shared_ptr<GpuOperation> WorldGpus::operation(World& world, const Problem& problem, const PlanRequest& request) {
+  if (auto kept = find(problem, request, false)) return kept;
+  auto made = std::make_shared<GpuOperation>(GpuOperation{problem, request});
   made->chosen =
-      of_rank_0(world, choose::choose_gpu_candidate(problem, wishes.strategy, wishes.knobs, gpus, wishes.codec));
+      of_rank_0(world, choose::choose_gpu_candidate(problem, request.strategy, request.knobs, gpus, request.codec));
   made->execution = executor->prepare_tasks(
       [&] { return plan::make_rank_tasks(problem, made->chosen.strategy, made->chosen.knobs, world.rank()); });
   operations.push_back(made);
   return made;
 }
 
-// Without copy engines, and tiles beside library collectives, which plans that take turns do not run.
-cuda::PlanToRun WorldGpus::plan_of(const Problem& largest, const Wishes& wishes, std::int64_t m) const {
+// Without copy engines, and tiles with library collectives, which plans that take turns do not run.
+cuda::PlanToRun WorldGpus::plan_of(const Problem& largest, const PlanRequest& request, std::int64_t m) const {
   choose::GpuKind kind = gpus;
   kind.copies = kind.lanes = false;
   cuda::PlanToRun plan{largest, {}};
   plan.problem.m = m;
-  plan.candidate = choose::choose_gpu_candidate(plan.problem, wishes.strategy, wishes.knobs, kind, wishes.codec);
+  plan.candidate = choose::choose_gpu_candidate(plan.problem, request.strategy, request.knobs, kind, request.codec);
   return plan;
 }
 
 // Where the choice for an M between those that were surveyed needs what was not made, the other way to run it.
 cuda::PlanToRun WorldGpus::plan_in_turn(const GpuOperation& operation, std::int64_t m) const {
-  const cuda::PlanToRun first = plan_of(operation.problem, operation.wishes, m);
-  if (operation.wishes.strategy || operation.plans->lacks(first).empty()) return first;
+  const cuda::PlanToRun first = plan_of(operation.problem, operation.request, m);
+  if (operation.request.strategy || operation.plans->lacks(first).empty()) return first;
   for (const Strategy strategy : {Strategy::fused, Strategy::sequential}) {
-    Wishes wishes = operation.wishes;
-    wishes.strategy = strategy;
-    if (wishes.codec && strategy == Strategy::fused) continue;
-    if (cuda::PlanToRun other = plan_of(operation.problem, wishes, m); operation.plans->lacks(other).empty())
+    PlanRequest request = operation.request;
+    request.strategy = strategy;
+    if (request.codec && strategy == Strategy::fused) continue;
+    if (cuda::PlanToRun other = plan_of(operation.problem, request, m); operation.plans->lacks(other).empty())
       return other;
   }
   return first;
@@ -151,13 +151,13 @@ void WorldGpus::prepare_any_m(World& world, GpuOperation& operation) {
     // Other plans serve fewer rows, and may take more memory.
     const std::int64_t unit = plan::splits_m(largest.op) ? largest.ranks : 1;
     for (std::int64_t units = largest.m / unit; units > 0; units /= 2) {
-      plans.push_back(plan_of(largest, operation.wishes, units * unit));
-      if (units >= 4) plans.push_back(plan_of(largest, operation.wishes, (units - units / 4) * unit));
+      plans.push_back(plan_of(largest, operation.request, units * unit));
+      if (units >= 4) plans.push_back(plan_of(largest, operation.request, (units - units / 4) * unit));
     }
     return plans;
   });
   runtime::agree(world, [&] {
-    const cuda::PlanToRun plan = plan_of(largest, operation.wishes, largest.m);
+    const cuda::PlanToRun plan = plan_of(largest, operation.request, largest.m);
     operation.chosen = plan.candidate;
     operation.execution = operation.plans->prepare(plan);
     return runtime::Terms("the plan of the largest M");
@@ -172,9 +172,9 @@ void WorldGpus::prepare_any_m(World& world, GpuOperation& operation) {
 }
 
 std::shared_ptr<GpuOperation> WorldGpus::operation_of_any_m(World& world, const Problem& problem,
-                                                            const Wishes& wishes) {
-  if (auto kept = find(problem, wishes, true)) return kept;
-  auto made = std::make_shared<GpuOperation>(GpuOperation{problem, wishes, true});
+                                                            const PlanRequest& request) {
+  if (auto kept = find(problem, request, true)) return kept;
+  auto made = std::make_shared<GpuOperation>(GpuOperation{problem, request, true});
   prepare_any_m(world, *made);
   operations.push_back(made);
   return made;

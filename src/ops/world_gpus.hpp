@@ -15,18 +15,18 @@
 namespace imbrex::ops {
 
 /// What was asked for; a codec is in given knobs, too.
-struct Wishes {
+struct PlanRequest {
   std::optional<Strategy> strategy;
   std::optional<Knobs> knobs;
   std::optional<CodecPair> codec;
 
-  bool operator==(const Wishes&) const = default;
+  bool operator==(const PlanRequest&) const = default;
 };
 
-/// What operators of one problem and the same wishes share: their calls never overlap.
+/// What operators of one problem and one request share: their calls never overlap.
 struct GpuOperation {
   Problem problem;
-  Wishes wishes;
+  PlanRequest request;
   bool any_m = false;
   plan::Candidate chosen{};                    ///< what runs: make_plan's plan; with any M, for the largest
   std::unique_ptr<cuda::PooledPlans> plans{};  ///< with any M
@@ -52,14 +52,14 @@ struct WorldGpus {
 
   /// Collective. The operation that exists, or a new one, by rank 0's choice of a plan. Throws Error(invalid_input)
   /// where the executor does not run the plan.
-  std::shared_ptr<GpuOperation> operation(World& world, const Problem& problem, const Wishes& wishes);
+  std::shared_ptr<GpuOperation> operation(World& world, const Problem& problem, const PlanRequest& request);
 
   /// Collective. The same for any M up to the problem's: plans for the Ms met are made later, by each rank for itself.
-  std::shared_ptr<GpuOperation> operation_of_any_m(World& world, const Problem& problem, const Wishes& wishes);
+  std::shared_ptr<GpuOperation> operation_of_any_m(World& world, const Problem& problem, const PlanRequest& request);
 
  private:
-  std::shared_ptr<GpuOperation> find(const Problem& problem, const Wishes& wishes, bool any_m);
-  cuda::PlanToRun plan_of(const Problem& largest, const Wishes& wishes, std::int64_t m) const;
+  std::shared_ptr<GpuOperation> find(const Problem& problem, const PlanRequest& request, bool any_m);
+  cuda::PlanToRun plan_of(const Problem& largest, const PlanRequest& request, std::int64_t m) const;
   cuda::PlanToRun plan_in_turn(const GpuOperation& operation, std::int64_t m) const;
   void prepare_any_m(World& world, GpuOperation& operation);
 };

@@ -131,7 +131,7 @@ void Builder::refuse_count(std::int64_t count, const char* what, std::int64_t mo
   const std::string text = count == base::uncountable ? "more than 2^63" : fmt::format("{}", count);
   throw Error(ErrorCode::invalid_input,
               fmt::format("{} in tiles of {} x {}, {} ranks: a plan of {} {}, more than {} {}; larger tiles, larger "
-                          "comm_rows, and fewer k_slices, chunks and parts of K (split_k) make fewer",
+                          "comm_rows, and fewer k_slices, chunks and shares of K (split_k) make fewer",
                           size_text(problem()), knobs().tile_m, knobs().tile_n, ranks(), text, what, most, what));
 }
 

@@ -23,7 +23,7 @@ inline bool overlap(const Range& x, const Range& y) { return x.begin < y.end() &
 /// Tiles' stretches of K begin and end at multiples of this, or with K: whole steps of every executor's main loop.
 inline constexpr std::int64_t k_unit = 128;
 
-/// Multiprocessors of today's large GPUs.
+/// SMs of today's large GPUs.
 inline constexpr int usual_sms = 132;
 
 /// How many pairs of overlapping pieces there are, at most, where a stretch is cut in two ways, into so many each.
@@ -89,12 +89,12 @@ class Builder {
   /// SMs that the compute queues leave to that library queue, on every rank.
   void keep_free(int queue, int sms);
 
-  /// Before any task: what tiles wait for before they load is posted by tasks that neither wait nor stand behind a tile
-  /// or a task that waits. So tiles may wait for it beside their mates.
+  /// Before any task: what tiles wait for before they load is posted by tasks that neither wait nor stand after a tile
+  /// or a task that waits. So tiles may wait for it while their mates load.
   void set_loads_free() { loads_are_free_ = true; }
 
   void add(int rank, int queue, Task task);
-  /// The same of a task that is not kept.
+  /// Counts a task that is not kept.
   void skip(int rank, int queue, const std::vector<Wait>& waits, std::vector<Post> posts);
 
   /// A new tile of a rank that the plan keeps, to be filled in before the next task is added: with scales, if the

@@ -1,5 +1,5 @@
-// What a plan may hold at most, as docs/plan-format.md states it. The format check proves it of every plan, so that
-// whoever runs one may count rows, columns and pitches in 32-bit integers, as BLAS and the GPUs' tensor maps do.
+// What a plan may hold at most, as docs/dev/plan-format.md states it. The format check proves it of every plan, so that
+// executors may count rows, columns and pitches in 32-bit integers, as BLAS and the GPUs' tensor maps do.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,7 @@ inline constexpr std::int64_t most_signals = std::int64_t{1} << 22;
 /// Waits and posts of all tasks together: counters of 32 bits are compared by signed difference.
 inline constexpr std::int64_t most_waits_and_posts = std::numeric_limits<std::int32_t>::max();
 
-/// Tasks from one to its mate. Further ahead, mates would lose the order that the plan wants.
+/// Tasks from one to its mate. Further ahead, mates would break the plan's order.
 inline constexpr int most_mate = 95;
 
 inline constexpr int most_queues = 64;        ///< of a rank

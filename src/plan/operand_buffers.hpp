@@ -11,10 +11,10 @@ namespace imbrex::plan {
 
 /// Indices of the operands in Plan::buffers, in every plan; of several B, the first one's.
 inline constexpr int buffer_a = 0, buffer_b = 1, buffer_out = 2;
-/// And of the bias, in plans of problems that have one.
+/// The buffer of the bias, in plans of problems that have one.
 inline constexpr int buffer_bias = 3;
 
-/// And of the scales, in plans of problems that have them.
+/// The buffer of A's scales, in plans of problems that have them; B's follows.
 inline int buffer_a_scale(const Problem& problem) { return problem.bias ? 4 : 3; }
 inline int buffer_b_scale(const Problem& problem) { return buffer_a_scale(problem) + 1; }
 

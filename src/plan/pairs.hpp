@@ -28,8 +28,8 @@ struct PairSide {
 /// The side that a task on a compute queue makes.
 PairSide side_of(const Plan& frame, const Task& task);
 
-/// Whether two tasks can form a pair. What stages of a kernel bring to one tile passes the other's by: so they have the
-/// same of it, or one has no slots.
+/// Whether two tasks can form a pair. What stages of a kernel prefetch for one tile passes the other's by: so both have
+/// equally many slots, or one has none.
 inline bool alike(const PairSide& x, const PairSide& y) {
   if (x.kind != y.kind || x.kind == PairSide::Kind::block) return false;
   if (x.kind != PairSide::Kind::tile) return true;

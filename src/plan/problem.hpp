@@ -14,7 +14,7 @@ using problem::cols_of, problem::count_products, problem::first_col_of, problem:
 /// Whether M divides by the ranks, each of which has rows of its own.
 inline bool splits_m(Operator op) { return problem::descriptor_of(op).splits[0]; }
 
-/// The blocks in which a signaled plan of these knobs leaves a packed output: super-rows of its tiles.
+/// The blocks in which a signaled plan of these knobs leaves a packed output: swizzle groups of its tiles.
 inline Extent packed_blocks(const Problem& problem, const Knobs& knobs) {
   return {knobs.tile_m * knobs.group, knobs.tile_n < problem.n ? knobs.tile_n : problem.n};
 }
@@ -25,7 +25,7 @@ Problem without_gaps(Problem problem);
 /// Bytes that a rank puts on the wire, whichever plan runs.
 inline double wire_bytes(const Problem& problem) { return problem::descriptor_of(problem.op).wire_bytes(problem); }
 
-/// Bytes on the wire for each byte of elements of `type`, where both steps of an all-reduce, which carry as many, or a
+/// Bytes on the wire for each byte of elements of `type`, where both phases of an all-reduce, which carry as many, or a
 /// reduce-scatter go through the codecs.
 double shortening(const CodecPair& codec, Type type);
 

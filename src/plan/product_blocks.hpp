@@ -21,7 +21,7 @@ class ProductBlocks {
   /// Over the whole batch.
   std::int64_t count() const { return rows_ * cols_ * product_.batch; }
 
-  /// Product by product; of each in super-rows, columns outer, rows inner, as libraries take their blocks, too.
+  /// Product by product; each in swizzle groups, columns outer, rows inner, as libraries take their blocks, too.
   Tile at(std::int64_t i) const {
     const std::int64_t one = rows_ * cols_, in_batch = i / one, rest = i % one;
     const std::int64_t super = rest / (super_row * cols_), place = rest % (super_row * cols_),

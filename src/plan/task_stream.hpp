@@ -52,8 +52,8 @@ class TaskStream {
 /// The tasks of a plan that has them.
 std::unique_ptr<TaskStream> stored_tasks(std::shared_ptr<const Plan> plan);
 
-/// Those of make_rank_plan's plan, in which other ranks' queues may have any number of the empty transfers that carry
-/// posts. Made anew each time, where they do not come whole.
+/// The tasks of make_rank_plan's plan, in which other ranks' queues may have any number of the empty transfers that
+/// carry posts. Made anew each time, where they do not come whole.
 std::unique_ptr<TaskStream> make_rank_tasks(const Problem& problem, Strategy strategy, const Knobs& knobs, int rank);
 
 }  // namespace imbrex::plan

@@ -20,7 +20,7 @@ GroupSizes group_sizes(const std::vector<std::int64_t>& sizes);
 /// of them empty. Throws Error(invalid_input) unless the knobs' groups cover the units; `what` names these.
 std::vector<std::int64_t> groups_of_units(const Knobs& knobs, std::int64_t units, const char* what);
 
-/// Throws Error(invalid_input) for a size that is negative, or that stands behind a 0.
+/// Throws Error(invalid_input) for a size that is negative, or that stands after a 0.
 void validate_groups(const GroupSizes& groups);
 
 }  // namespace imbrex::plan

@@ -1,5 +1,5 @@
 // Kinds of work beside products: what a Block is. Checker, JSON, simulator and the CPU executor ask the kind, and know
-// none by name. docs/architecture.md says how to add one.
+// none by name. docs/dev/architecture.md says how to add one.
 #pragma once
 
 #include <cstdint>
@@ -39,7 +39,7 @@ using ReadPart = problem::Held;
 /// What a block takes, of all its shares together.
 struct WorkCost {
   double flops = 0;        ///< in fp32, without tensor cores
-  double bytes = 0;        ///< that come from memory beside `reads`, one behind the other
+  double bytes = 0;        ///< that come from memory beside `reads`, one after the other
   double random_rows = 0;  ///< and as rows here and there
   double row_bytes = 0;    ///< each of these
 };

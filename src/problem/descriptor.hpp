@@ -1,9 +1,9 @@
 // An operator, described once: its operands, what its outputs must hold, what it puts on the wire. Shapes, validation,
-// buffers, the checker's values, JSON and messages follow from it. docs/architecture.md says how to add one.
+// buffers, the checker's values, JSON and messages follow from it. docs/dev/architecture.md says how to add one.
 //
 // Outputs are described as sums. A *space* is a matrix that the whole problem knows, over all ranks: A, B, the product.
 // An element of it may be a sum of contributions, the *terms*, which are numbered through all ranks: of a product they
-// are its K, and behind K what is added once, such as a bias. Whatever lies in memory is a rectangle of a space, summed
+// are its K, and after K what is added once, such as a bias. Whatever lies in memory is a rectangle of a space, summed
 // over some of its terms; an output must hold certain rectangles, each term once.
 #pragma once
 
@@ -66,7 +66,7 @@ struct OperatorDescriptor {
   /// Calls visit(wanted) for rectangles that cover the output of that name on `rank`, each element once.
   void (*wanted)(const Problem&, int rank, std::string_view name,
                  const std::function<void(const Wanted&)>& visit) = nullptr;
-  /// What messages call a term, and how many terms are so called; what they call one behind these. Null: all terms are.
+  /// What messages call a term, and how many terms are so called; what they call one after these. Null: all terms are.
   std::string_view term = "term", last_term{};
   std::int64_t (*count_terms)(const Problem&) = nullptr;
   /// Bytes that a rank puts on the wire, whichever plan runs.

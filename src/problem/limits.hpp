@@ -1,4 +1,4 @@
-// What a problem may hold at most, as docs/plan-format.md states it.
+// What a problem may hold at most, as docs/dev/plan-format.md states it.
 #pragma once
 
 #include <cstdint>

@@ -8,7 +8,7 @@ namespace imbrex::problem {
 /// The spaces of such operators: A is (row, k), B (k, col), the product (row, col), the bias (0, col), where the
 /// columns of several products are counted side by side, all ranks' of the first one's, then of the next; scales of A
 /// (row, first k of the stretch that they hold for), where a rank has one for all its rows with the first of these, and
-/// B's (first k of the stretch, col). Terms of a product are k, through all ranks, and behind them the biases.
+/// B's (first k of the stretch, col). Terms of a product are k, through all ranks, then the biases.
 enum Space : std::uint8_t { space_a, space_b, space_product, space_bias, space_a_scale, space_b_scale };
 
 /// Terms that are k.
@@ -16,7 +16,7 @@ inline std::int64_t count_k(const Problem& problem) {
   return descriptor_of(problem.op).stacked ? problem.ranks * problem.k : problem.k;
 }
 
-/// How B lies: Hopper's matrix instructions take 8-bit operands with K along memory only.
+/// How B lies: Hopper's WGMMA takes 8-bit operands with K along memory only.
 inline Layout layout_of_b(const Problem& problem) {
   return problem.type == Type::e4m3 ? Layout::column_major : problem.b_layout;
 }
@@ -37,7 +37,7 @@ inline std::int64_t n_of(const Problem& problem, int product) {
   return product == 0 ? problem.n : problem.more_n[static_cast<std::size_t>(product) - 1];
 }
 
-/// Those that a rank's B, bias and output of that number have.
+/// Columns of a rank's B, bias and output of that number.
 inline std::int64_t cols_of(const Problem& problem, int product) {
   return problem.op == Operator::all_gather_gemm ? n_of(problem, product) / problem.ranks : n_of(problem, product);
 }
@@ -66,14 +66,14 @@ Extent packed_extent(const Problem& problem);
 /// The row of the packed output that holds element (row, col) of the product, where it is element col % cols.
 std::int64_t packed_row(const Problem& problem, std::int64_t row, std::int64_t col);
 
-/// What a row of the packed output holds: elements from (row, col) of the product on; `end`: the first row behind the
+/// What a row of the packed output holds: elements from (row, col) of the product on; `end`: the first row after the
 /// block.
 struct PackedPlace {
   std::int64_t row = 0, col = 0, end = 0;
 };
 PackedPlace packed_place(const Problem& problem, std::int64_t packed_row);
 
-/// "b", "b1" and so on, and likewise.
+/// "b", "b1" and so on; for the bias and the output "bias", "bias1" and "out", "out1".
 std::string_view name_of_b(int product);
 std::string_view name_of_bias(int product);
 std::string_view name_of_out(int product);

@@ -33,7 +33,7 @@ struct Records {
 /// The seconds that microseconds in a table are. Throws Error(invalid_input) naming the place and the rule.
 double seconds_of(const plan::Node& n);
 
-/// How a record says that B lies by columns, behind its type; empty where it lies by rows, as in files of before.
+/// How a record says that B lies by columns, after its type; empty where it lies by rows, as in files of before.
 std::string b_layout_text(Layout layout);
 
 /// Gives every record its range: up to halfway, as a ratio, to the next M that was measured for the same operator,
@@ -51,10 +51,10 @@ void expect_gpu(const std::string& of_table, const std::string& gpu);
 /// from the first folder that has some. None is no error.
 Records load_records(const std::string& gpu);
 
-/// The same from the folders' folders tuned/.
+/// Loads the records from the folders' subfolders tuned/.
 Records load_records(const std::string& gpu, const std::vector<std::string>& folders);
 
-/// The same, read once in this process. Any thread may call it.
+/// The GPU's records, read once in this process. Any thread may call it.
 const Records& records_of(const std::string& gpu);
 
 }  // namespace imbrex::records

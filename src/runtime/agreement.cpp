@@ -18,7 +18,7 @@ struct Digest {
   static constexpr std::uint64_t agreement = 0x3165657267617869;  // "ixagree1"
 
   std::uint64_t magic = agreement;
-  std::uint64_t hash = 0;  // of the text: the terms, or the message of a refusal
+  std::uint64_t hash = 0;  // hash of the terms, or of a refusal's message
   std::uint64_t length = 0;
   std::int64_t told = 0;
   std::int32_t refused = 0;  // ErrorCode, or 0
@@ -27,7 +27,7 @@ struct Digest {
 
 static_assert(sizeof(Digest) == 64);
 
-// What a rank says, and the exception behind a refusal.
+// What a rank says, and the exception after a refusal.
 struct Answer {
   Digest digest;
   std::string text;
@@ -87,54 +87,54 @@ std::vector<std::string_view> parts_of(std::string_view text) {
   return parts;
 }
 
-// Ranks that are asked for the same: "ranks 0 and 3", "n = 512".
-struct Camp {
+// Ranks that are asked for one thing, and what it is: "ranks 0 and 3", "n = 512".
+struct SameAnswer {
   std::vector<int> ranks;
-  std::string wish;
+  std::string value;
 };
 
 // The odd ones come first.
-std::string sentence(std::vector<Camp> camps) {
-  std::stable_sort(camps.begin(), camps.end(), [](const Camp& x, const Camp& y) {
+std::string sentence(std::vector<SameAnswer> answers) {
+  std::stable_sort(answers.begin(), answers.end(), [](const SameAnswer& x, const SameAnswer& y) {
     return x.ranks.size() != y.ranks.size() ? x.ranks.size() < y.ranks.size() : x.ranks.front() > y.ranks.front();
   });
   constexpr std::size_t most = 4;
   std::string text;
-  for (std::size_t i = 0; i < camps.size(); ++i) {
-    if (i + 1 == most && camps.size() > most) return text + ", other ranks for something else";
-    const char* verb = i > 0 ? "" : camps[i].ranks.size() == 1 ? " asks" : " ask";
-    text += fmt::format("{}{}{} for {}", i > 0 ? ", " : "", list_ranks(camps[i].ranks), verb, camps[i].wish);
+  for (std::size_t i = 0; i < answers.size(); ++i) {
+    if (i + 1 == most && answers.size() > most) return text + ", other ranks for something else";
+    const char* verb = i > 0 ? "" : answers[i].ranks.size() == 1 ? " asks" : " ask";
+    text += fmt::format("{}{}{} for {}", i > 0 ? ", " : "", list_ranks(answers[i].ranks), verb, answers[i].value);
   }
   return text;
 }
 
 // What each rank is asked for at one place of its terms, where that is not the same for all.
-std::vector<Camp> camps_at(const std::vector<std::vector<std::string_view>>& terms, std::size_t place) {
+std::vector<SameAnswer> answers_at(const std::vector<std::vector<std::string_view>>& terms, std::size_t place) {
   constexpr std::size_t most_shown = 120;
   const auto part = [](const std::vector<std::string_view>& parts, std::size_t i) {
     return i < parts.size() ? parts[i] : std::string_view();
   };
-  const auto wish_of = [&](std::size_t rank) {
+  const auto text_of_answer = [&](std::size_t rank) {
     const std::string_view field = part(terms[rank], place);
     if (place == 0) return std::string(field);
     const std::string_view value = part(terms[rank], place + 1);
     return fmt::format("{} = {}{}", field, value.substr(0, most_shown), value.size() > most_shown ? "..." : "");
   };
-  std::vector<Camp> camps;
-  std::vector<std::size_t> first;  // rank of each camp
+  std::vector<SameAnswer> answers;
+  std::vector<std::size_t> first;  // rank of each answer
   for (std::size_t rank = 0; rank < terms.size(); ++rank) {
     const auto same = [&](std::size_t other) {
       return part(terms[other], place) == part(terms[rank], place) &&
              (place == 0 || part(terms[other], place + 1) == part(terms[rank], place + 1));
     };
-    const auto camp = static_cast<std::size_t>(std::find_if(first.begin(), first.end(), same) - first.begin());
-    if (camp == first.size()) {
+    const auto answer = static_cast<std::size_t>(std::find_if(first.begin(), first.end(), same) - first.begin());
+    if (answer == first.size()) {
       first.push_back(rank);
-      camps.push_back({{}, wish_of(rank)});
+      answers.push_back({{}, text_of_answer(rank)});
     }
-    camps[camp].ranks.push_back(static_cast<int>(rank));
+    answers[answer].ranks.push_back(static_cast<int>(rank));
   }
-  return camps;
+  return answers;
 }
 
 std::string disagreement(const std::vector<std::string>& texts) {
@@ -145,10 +145,10 @@ std::string disagreement(const std::vector<std::string>& texts) {
     longest = std::max(longest, terms.back().size());
   }
   for (std::size_t place = 0; place < longest; place += place == 0 ? 1 : 2) {
-    std::vector<Camp> camps = camps_at(terms, place);
-    if (camps.size() == 1) continue;
-    return place == 0 ? fmt::format("ranks are asked for different things: {}", sentence(std::move(camps)))
-                      : fmt::format("ranks disagree on {}: {}", terms[0][0], sentence(std::move(camps)));
+    std::vector<SameAnswer> answers = answers_at(terms, place);
+    if (answers.size() == 1) continue;
+    return place == 0 ? fmt::format("ranks are asked for different things: {}", sentence(std::move(answers)))
+                      : fmt::format("ranks disagree on {}: {}", terms[0][0], sentence(std::move(answers)));
   }
   return "ranks disagree";
 }

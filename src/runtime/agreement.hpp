@@ -37,7 +37,7 @@ class Terms {
     return *this;
   }
 
-  /// Thing, field, value, field, value ... each with a zero byte behind it.
+  /// Thing, field, value, field, value ... each followed by a zero byte.
   const std::string& text() const { return text_; }
   std::int64_t told() const { return told_; }
 

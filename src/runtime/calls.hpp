@@ -1,4 +1,4 @@
-// How a rank tells its peers that it refused a call which they take. docs/runtime.md describes the protocol.
+// How a rank tells its peers that it refused a call which they take. docs/dev/runtime.md describes the protocol.
 #pragma once
 
 #include <cstdint>
@@ -54,7 +54,7 @@ class Calls {
   /// This rank refuses its next call with `error`, before it makes it.
   void refuse(const Error& error);
 
-  /// This rank refuses its next call, for `reason`. Waits for nobody: a peer that takes the call later learns of it.
+  /// This rank refuses its next call, for `reason`. Does not wait: a peer that takes the call later learns of it.
   void refuse(std::string_view reason) noexcept;
 
   /// This rank took its last call and refuses it now.

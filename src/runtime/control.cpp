@@ -60,7 +60,7 @@ void Control::enter(std::uint32_t gathered, double limit) {
   own.gathered[(number - 1) % 2] = gathered;
   word(own.arrived).store(number, std::memory_order_release);
   // The sum reaches number * size only when every rank has entered `number` times, because no rank enters a barrier
-  // before the one before is complete. Each addition is part of one release sequence, so whoever acquires the sum
+  // before the one before is complete. Each addition is part of one release sequence, so a rank that acquires the sum
   // sees what every rank did before it entered.
   word(block_->arrivals).fetch_add(1, std::memory_order_acq_rel);
   if (far_) far_->enter(number, gathered, block_->gather[(number - 1) % 2][rank_]);
@@ -136,7 +136,7 @@ void Control::record_lost(int rank, std::string_view why) noexcept {
   if (far_) at = fmt::format_to_n(at, room(), " on host {:.64}", far_->host_name(rank)).out;
   at = fmt::format_to_n(at, room(), ") was lost: {}", why).out;
   const std::string_view message(text, static_cast<std::size_t>(at - text));
-  // The lost rank may have died while it wrote a failure; then nobody would ever commit it.
+  // The lost rank may have died while it wrote a failure; then no rank would ever commit it.
   std::uint32_t half_written = writing_phase(rank);
   if (word(block_->failure.phase)
           .compare_exchange_strong(half_written, writing_phase(rank_), std::memory_order_acquire)) {

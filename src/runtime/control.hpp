@@ -1,5 +1,5 @@
 // The control block: how the ranks of one host tell each other where they are, and that one has failed.
-// docs/runtime.md describes the protocol: who writes, which word commits, in what order.
+// docs/dev/runtime.md describes the protocol: who writes, which word commits, in what order.
 #pragma once
 
 #include <atomic>
@@ -23,7 +23,7 @@ enum RankState : std::uint32_t { joining = 0, running = 1, finished = 2, failed 
 // Plain words in shared memory; every access to a word that two ranks may touch at once goes through word().
 // All zero is the valid initial state, so a fresh memory file needs only magic, version and size.
 
-/// Written by rank r alone (pid: by whoever knows it first, always the same value).
+/// Written by rank r alone (pid: by the first process to know it, always the same value).
 struct alignas(64) RankRecord {
   std::uint32_t state;        // RankState
   std::int32_t pid;           // 0: not known yet; threads of one process share it
@@ -125,7 +125,7 @@ class Control {
   RankState state(int rank) const {
     return static_cast<RankState>(word(home(rank).ranks[rank].state).load(std::memory_order_acquire));
   }
-  /// Everything that this rank did before is visible to whoever reads the state.
+  /// Everything that this rank did before is visible to readers of the state.
   void set_state(RankState state) noexcept { word(block_->ranks[rank_].state).store(state, std::memory_order_release); }
   int pid(int rank) const { return word(home(rank).ranks[rank].pid).load(std::memory_order_acquire); }
   void set_pid(int rank, int pid) noexcept { word(block_->ranks[rank].pid).store(pid, std::memory_order_release); }
@@ -156,7 +156,7 @@ class Control {
 
   /// "rank 3", with its host where the world has several: "rank 3 (host b)".
   std::string name(int rank) const;
-  /// The same for several: "ranks 0 (host a), 1 (host a) and 3 (host b)".
+  /// Names of several ranks: "ranks 0 (host a), 1 (host a) and 3 (host b)".
   std::string list(const std::vector<int>& ranks) const;
 
   void throw_if_failed() const {

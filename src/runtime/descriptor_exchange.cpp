@@ -20,7 +20,7 @@ constexpr int look_interval = 20;     // milliseconds between looks at the world
 
 // Where a rank receives. Random, so that worlds of one user, and exchanges of one world, do not meet. Everybody on the
 // host can see the name of the socket; the token only members of the world know.
-struct Door {
+struct ReceiverAddress {
   char name[id_bytes] = {};
   char token[id_bytes] = {};
 };
@@ -31,8 +31,8 @@ struct Parcel {
   std::int32_t from = 0;
 };
 
-std::string address_of(const Door& door) {
-  return fmt::format("imbrex/{}/descriptors/{}", geteuid(), std::string_view(door.name, id_bytes));
+std::string address_of(const ReceiverAddress& address) {
+  return fmt::format("imbrex/{}/descriptors/{}", geteuid(), std::string_view(address.name, id_bytes));
 }
 
 class Exchange {
@@ -45,7 +45,7 @@ class Exchange {
         sent_(static_cast<std::size_t>(world.size())) {}
 
   std::vector<FileDescriptor> run() {
-    Door own;
+    ReceiverAddress own;
     random_id().copy(own.name, id_bytes);
     random_id().copy(own.token, id_bytes);
     listener_ = listen_at(address_of(own));
@@ -65,21 +65,21 @@ class Exchange {
   }
 
  private:
-  const Door& door_of(int rank) const { return doors_[static_cast<std::size_t>(rank)]; }
+  const ReceiverAddress& address_of_rank(int rank) const { return doors_[static_cast<std::size_t>(rank)]; }
 
   // A message waits in the receiver's queue also before it is accepted, and after this rank has closed its end.
   void send() {
     for (int peer = 0; peer < world_.size(); ++peer) {
       FileDescriptor& socket = sent_[static_cast<std::size_t>(peer)];
       if (peer == world_.rank() || socket) continue;
-      FileDescriptor next = try_connect(address_of(door_of(peer)));
-      // Only where the peer has closed its door can another process have the name.
+      FileDescriptor next = try_connect(address_of(address_of_rank(peer)));
+      // Only where the peer has closed its address can another process have the name.
       if (!next || owner_of(peer_of(next)) == Owner::other) continue;
       if (owner_of(peer_of(next)) == Owner::unknown)
         fail(fmt::format("cannot tell whose process rank {} is, {}: its user namespace is another one", peer,
                          describe(peer_of(next))));
       Parcel parcel;
-      std::memcpy(parcel.token, door_of(peer).token, id_bytes);
+      std::memcpy(parcel.token, address_of_rank(peer).token, id_bytes);
       parcel.from = world_.rank();
       if (send_message(next, &parcel, sizeof parcel, {own_})) socket = std::move(next);
     }
@@ -106,7 +106,7 @@ class Exchange {
     Parcel parcel;
     std::vector<FileDescriptor> files;
     if (receive_message(socket, &parcel, sizeof parcel, &files) != sizeof parcel) return;
-    if (std::memcmp(parcel.token, door_of(world_.rank()).token, id_bytes) != 0 || parcel.from < 0 ||
+    if (std::memcmp(parcel.token, address_of_rank(world_.rank()).token, id_bytes) != 0 || parcel.from < 0 ||
         parcel.from >= world_.size())
       return;
     if (files.size() != 1)
@@ -137,7 +137,7 @@ class Exchange {
 
   World& world_;
   int own_;
-  std::vector<Door> doors_;               // by rank
+  std::vector<ReceiverAddress> doors_;    // by rank
   std::vector<FileDescriptor> received_;  // by rank
   std::vector<FileDescriptor> sent_;      // by rank: the socket that this rank's descriptor went through
   std::vector<FileDescriptor> strangers_;

@@ -43,7 +43,7 @@ struct Claim {
 };
 
 /// Why a claim does not fit with the first rank's; empty where it does. `earlier`: who has claimed its rank before;
-/// empty where nobody has.
+/// empty where it is free.
 inline std::string misfit(const Claim& claim, const Claim& first, const std::string& earlier) {
   if (claim.size != first.size)
     return fmt::format("rank {} ({}) says that the world has {} ranks, rank {} says {}", claim.rank, claim.who,

@@ -108,7 +108,7 @@ std::size_t HostHeap::allocate_unused(std::size_t bytes) {
   const auto offset = allocator_.allocate_unused(bytes);
   if (!offset)
     throw Error(ErrorCode::runtime_failure,
-                fmt::format("symmetric heap is full: {} bytes asked that nobody had before, {} left of these; "
+                fmt::format("symmetric heap is full: {} never used bytes asked, {} left of these; "
                             "make the world with more heap_bytes",
                             bytes, allocator_.unused_bytes()));
   return *offset;

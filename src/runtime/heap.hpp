@@ -24,7 +24,7 @@ class OffsetAllocator {
   /// Nothing where no free range is long enough. Zero bytes take one unit, so that offsets are unique.
   std::optional<std::size_t> allocate(std::size_t bytes);
 
-  /// The same beyond all that was ever taken.
+  /// Allocates beyond all that was ever taken.
   std::optional<std::size_t> allocate_unused(std::size_t bytes);
 
   /// Bytes that were taken at `offset`; nothing if none were.
@@ -36,7 +36,7 @@ class OffsetAllocator {
   std::size_t unused_bytes() const;
 
  private:
-  // From a free range's `skipped` byte on, where that many fit behind it.
+  // From a free range's `skipped` byte on, where that many fit from there.
   std::optional<std::size_t> take(std::map<std::size_t, std::size_t>::iterator range, std::size_t skipped,
                                   std::size_t bytes);
 
@@ -51,7 +51,7 @@ class HostHeap final : public SymmetricHeap {
   HostHeap(HeapHandle handle, std::size_t bytes) : handle_(handle), allocator_(bytes) {}
 
   std::size_t allocate(std::size_t bytes) override;
-  /// As allocate, and needs no barrier before peers reach it, whatever was released before: nobody had it yet.
+  /// As allocate, and needs no barrier before peers reach it, whatever was released before: it was never used.
   std::size_t allocate_unused(std::size_t bytes);
   void release(std::size_t offset) noexcept override;
   HeapHandle handle() const override { return handle_; }

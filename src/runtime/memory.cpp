@@ -44,7 +44,8 @@ SharedMemory::SharedMemory(const FileDescriptor& file, std::size_t bytes) {
   // In this order: what is sealed has the size that it will have.
   const int sealed = fcntl(file.get(), F_GET_SEALS);
   if (sealed < 0 || (sealed & seals) != seals)
-    throw Error(ErrorCode::runtime_failure, "a shared memory file is not sealed: whoever has it could resize it");
+    throw Error(ErrorCode::runtime_failure,
+                "a shared memory file is not sealed: any process that has it could resize it");
   struct stat status {};
   IMBREX_SYSTEM(fstat(file.get(), &status));
   if (static_cast<std::size_t>(status.st_size) != bytes)

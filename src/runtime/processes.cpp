@@ -47,7 +47,7 @@ int run_child(const std::shared_ptr<Segment>& segment, int rank, pid_t parent, c
   }
 }
 
-/// False where standard output is closed, or opened for reading only: who did that wants nothing of what is printed.
+/// False where standard output is closed, or opened for reading only: a parent that did that reads nothing.
 bool output_is_wanted() noexcept {
   const int flags = ::fcntl(STDOUT_FILENO, F_GETFL);
   return flags != -1 && (flags & O_ACCMODE) != O_RDONLY;

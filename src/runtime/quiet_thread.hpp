@@ -14,7 +14,7 @@
 
 namespace imbrex::runtime {
 
-/// A thread that takes none of the program's signals, which are not its business. Throws Error(runtime_failure) where
+/// A thread that takes none of the program's signals. Throws Error(runtime_failure) where
 /// the system gives none.
 template <typename Body>
 std::thread quiet_thread(Body&& body) {

@@ -225,7 +225,7 @@ TEST(File, AnotherUsersLinksAndPipesAreRefused) {
     }
     EXPECT_EQ(read_bytes(folder.file("victim")), "mine");
   }
-  // Where nobody else may write, whoever owns a device or a link was trusted by the folder's owner.
+  // Where no other user may write, the owner of a device or a link was trusted by the folder's owner.
   TemporaryFolder folder;
   write_bytes(folder.file("target"), "");
   fs::create_symlink("target", folder.file("link"));

@@ -29,7 +29,7 @@ PEERS = {"machine": "4 NVIDIA H200", "date": "2026-01-01", "versions": {"torch":
          "rows": [{"bytes": 1024, "microseconds": {"auto": 4.0, "nccl": 12.0}, "torch": {"nccl": 11.0, "one_shot": 6.0, "two_shot": 9.0}, "torch_by": {}},
                   {"bytes": 1 << 26, "microseconds": {"auto": 270.0, "nccl": 297.0}, "torch": {"nccl": 310.0, "two_shot": 340.0}, "torch_by": {}}]}
 ON_TWO = {**BENCH, "machine": "2 NVIDIA H200", "ranks": 2}
-DOCUMENT = "".join(f"# {name}\n<!-- made by bench/all_reduce_tables.py {name} -->\nold\n<!-- end -->\n" for name in ("machine", "exact", "coded", "ring", "ctas", "machine 2xh200", "exact 2xh200", "coded 2xh200"))
+DOCUMENT = "".join(f"# {name}\n<!-- made by bench/all_reduce_tables.py {name} -->\nold\n<!-- end -->\n" for name in ("machine", "exact", "quantized", "ring", "ctas", "machine 2xh200", "exact 2xh200", "quantized 2xh200"))
 
 
 class Tables(unittest.TestCase):
@@ -46,13 +46,13 @@ class Tables(unittest.TestCase):
         self.assertEqual(table[-1], "| geometric mean |  |  |  | 1.74 | 1.28 |")
 
     def test_codecs_have_ratios(self):
-        table = all_reduce_tables.coded_table(BENCH)
+        table = all_reduce_tables.quantized_table(BENCH)
         self.assertEqual(table[0], "| bytes | NCCL us | exact us | `int8` us | `int4` us |")
         self.assertEqual(table[2:], ["| 64 MiB | 300.0 | 280.0 (1.07) | 150.0 (2.00) | 100.0 (3.00) |"])
 
-    def test_rings_are_beside_two_steps(self):
+    def test_rings_are_beside_two_shots(self):
         self.assertEqual(all_reduce_tables.ring_table(BENCH)[2:],
-                         ["| 64 MiB | `int8` | two steps | 2 times | 0.010 | 0.020 | 41.0 | 150.0 |",
+                         ["| 64 MiB | `int8` | two-shot | 2 times | 0.010 | 0.020 | 41.0 | 150.0 |",
                           "| 64 MiB | `int8` | ring | 4 times | 0.015 | 0.030 | 40.0 | 250.0 |"])
 
     def test_ctas_have_a_table_a_size(self):
@@ -68,7 +68,7 @@ class Tables(unittest.TestCase):
         self.assertIn("4 NVIDIA H200, 2026-01-01; nccl 2.28.3, torch 2.11; bf16;", document)
         self.assertIn("2 NVIDIA H200, 2026-01-01; nccl 2.28.3; bf16;", document)
         self.assertEqual({path.name: len(xml.fromstring(text).findall("{http://www.w3.org/2000/svg}polyline")) for path, text in files.items()},
-                         {"all-reduce-exact-4xh200.svg": 2, "all-reduce-coded-4xh200.svg": 3, "all-reduce-ctas-4xh200.svg": 2})
+                         {"all-reduce-exact-4xh200.svg": 2, "all-reduce-quantized-4xh200.svg": 3, "all-reduce-ctas-4xh200.svg": 2})
         for path in files:
             self.assertIn(f"({path.name})", document)
         for text in files.values():

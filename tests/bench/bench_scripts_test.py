@@ -121,9 +121,13 @@ class Tables(unittest.TestCase):
         self.assertIn("| all | 1 | 0.996 | 0.996 | 0.99 | 0.996 | 0.99 |", table)  # the least is rounded down
         cube = {**row(m=8, us=(80.0, 40.0))}
         text = gpu_tables.sum_of({"commit": "abc", "rows": [r, cube]}, {"commit": "def", "rows": [row(us=(30.0, 20.0))]})
-        self.assertIn("at commit abc, over 1 products", text)
-        self.assertIn("1.00 times as fast as cuBLAS and NCCL (geometric mean; 0.99 to 1.00 times)", text)
-        self.assertIn("1 were measured on two H200s at commit def: 1.50 times", text)
+        self.assertIn("| `gemm_reduce_scatter` | 1 | 1.00x | 0.99x | 1.00x | 0.99x |\n| all | 1 |", text)  # without the cube
+        self.assertIn("commit abc,", text)
+        self.assertIn("1 sizes without tuned plans, on two H200s: 1.50x (1.50x to 1.50x)", text)
+        summary = gpu_tables.summary({"commit": "abc", "machine": "M", "date": "D", "rows": [r, cube, row(m=64, us=(30.0, 20.0))]})
+        self.assertIn("| `gemm_reduce_scatter` | up to 256 | 1 | 1.50 | 1.50 | 1.50 |", summary)
+        self.assertIn("| all | all | 2 |", summary)
+        self.assertIn("M, D, commit abc.", summary)
 
     def test_products_count_the_fastest_tile_shape(self):
         def product(m, us):

@@ -28,7 +28,7 @@ plan::Candidate fused(std::int64_t tile_m, std::int64_t tile_n, int cluster, int
   return c;
 }
 
-// With the times of closed forms.
+// With the times of analytical cost models.
 records::Record record(std::int64_t m, const plan::Candidate& candidate, std::int64_t n = 8192, std::int64_t k = 8192) {
   records::Record r{{Operator::gemm_all_to_all, m, n, k, 4, Type::bf16}, 0, 0, candidate, 0, 0};
   r.seconds = choose::quick_seconds(r.problem, candidate, four_h200());

@@ -15,7 +15,7 @@
 namespace imbrex {
 namespace {
 
-// Whether Imbrex' own collective behind a library's product is chosen.
+// Whether Imbrex' own collective after a library's product is chosen.
 bool is_own(const choose::GpuKind& gpus, int ranks, std::int64_t m, Type type = Type::bf16,
             std::optional<Strategy> strategy = {}) {
   const Problem p{Operator::gemm_reduce_scatter, m, 8192, 28672, ranks, type};
@@ -77,7 +77,7 @@ TEST(ChooseGpuPlan, ChoicesSuitAnyProblem) {
     EXPECT_FALSE(check(plan).has_value());
     EXPECT_EQ(cuda::refusal_of_plan(plan), "");
     ++(chosen.strategy == Strategy::fused ? fused : of_libraries);
-    // cuBLASLt takes no more of e4m3 than the kernels do, and rounds too early behind some biases.
+    // cuBLASLt takes no more of e4m3 than the kernels do, and rounds too early after some biases.
     if (chosen.strategy != Strategy::fused || p.type == Type::e4m3 || !cuda::refusal_of_library_bias(p).empty())
       continue;
     EXPECT_TRUE(on_tensor_cores(plan, hopper));
@@ -120,7 +120,7 @@ TEST(ChooseGpuPlan, ReasonsAreTrue) {
   near.n += 256;
   EXPECT_EQ(reason_of(near, h200).basis, "the fastest by what was measured for sizes like it on NVIDIA H200");
   const choose::Reason predicted = reason_of(tuned, a100);
-  EXPECT_TRUE(predicted.basis.starts_with("predicted in closed form"));
+  EXPECT_TRUE(predicted.basis.starts_with("predicted by the analytical cost model"));
   ASSERT_GE(predicted.expected.size(), 2u);
   EXPECT_LE(predicted.expected[0].seconds, predicted.expected[1].seconds);
   EXPECT_EQ(predicted.expected[0].strategy, choose::choose_gpu_candidate(tuned, {}, {}, a100).strategy);
@@ -343,7 +343,7 @@ TEST(ChooseGpuPlan, WithoutNcclNothingNeedsIt) {
   }
   EXPECT_GT(fused, 0);
   EXPECT_GT(own, 0);
-  // Whoever insists learns from the executor why it does not run.
+  // A strategy given by name reaches the executor, which says why it does not run.
   choose::GpuKind gpus = h100;
   gpus.nccl = false;
   const Problem p{Operator::gemm_reduce_scatter, 4096, 4096, 4096, 4, Type::bf16};

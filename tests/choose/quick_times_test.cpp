@@ -1,4 +1,4 @@
-// Closed forms of plans' times, beside what was measured and what is simulated.
+// Analytical cost models of plans' times, beside what was measured and what is simulated.
 #include "choose/quick_times.hpp"
 
 #include <gtest/gtest.h>
@@ -21,7 +21,7 @@ const Machine& four_h200() {
   return machine;
 }
 
-// Closed forms of a plan's time, over that of the library's sequence, beside what was measured.
+// Analytical cost models of a plan's time, over that of the library's sequence, beside what was measured.
 TEST(QuickTimes, AgreeWithTheTables) {
   for (const int ranks : {2, 4}) {
     double sum = 0, largest = 0;
@@ -77,7 +77,7 @@ TEST(QuickTimes, ChunksOfOwnersRowsFillTilesOrDoNot) {
   EXPECT_GT(ratio(375), 1.1);  // four times 94
 }
 
-// The longer of products and exchanges counts, and the last block's product behind these. Whole waves on the SMs that
+// The longer of products and exchanges counts, and the last block's product after these. Whole waves on the SMs that
 // an exchange leaves are known less well.
 TEST(QuickTimes, RingsAreAsTheSimulatorHasThem) {
   double sum = 0, largest = 0;

@@ -85,7 +85,8 @@ TEST(SignaledTimes, RefuseGroupsThatDoNotCoverTheProduct) {
   }
 }
 
-// The closed form is near the simulator, and the groups that it chooses are near the best of some others, simulated.
+// The analytical cost model is near the simulator, and the groups that it chooses are near the best of some others,
+// simulated.
 TEST(SignaledTimes, AgreeWithTheSimulator) {
   double sum = 0, worst = 0, lost = 0;
   int count = 0;
@@ -113,13 +114,14 @@ TEST(SignaledTimes, AgreeWithTheSimulator) {
         }
       }
   }
-  std::cout << count << " plans: the closed form is off by " << 100 * sum / count << " % in the mean, at most "
-            << 100 * worst << " %; its groups lose at most " << 100 * lost << " % against equal ones\n";
+  std::cout << count << " plans: the analytical cost model is off by " << 100 * sum / count
+            << " % in the mean, at most " << 100 * worst << " %; its groups lose at most " << 100 * lost
+            << " % against equal ones\n";
   EXPECT_LT(sum / count, 0.06);
   EXPECT_LT(lost, 0.03);
 }
 
-// Each group's scales of rows are gathered before it, which the closed form counts.
+// Each group's scales of rows are gathered before it, which the analytical cost model counts.
 TEST(SignaledTimes, CountScalesOfRows) {
   const Machine machine = load_machine("4xh200");
   const auto simulator = make_simulator(machine);

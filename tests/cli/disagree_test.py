@@ -12,8 +12,8 @@ from program import PROGRAM, Case
 
 RANKS, ODD = 4, 2
 OTHERS = "ranks 0, 1 and 3"
-# Seconds until the last rank has ended. Where nothing is compared, ranks hang until the wait limit of 30 s; machines that
-# are busy take longer than the second that idle ones do.
+# Seconds until the last rank has ended. Where nothing is compared, ranks hang until the wait limit of 30 s; machines
+# that are busy take longer than the second that idle ones do.
 MOST_SECONDS = 10
 
 
@@ -33,7 +33,7 @@ class Disagree(Case):
 
     def ranks(self, arguments_of):
         """Exit code and standard error of each rank. They start as torchrun or, in turn, `imbrex launch` starts them, but
-        nobody ends a rank because another one has failed."""
+        no rank is ended because another one has failed."""
         Disagree.launches += 1
         shared = {"IMBREX_WORLD_SIZE": RANKS, "IMBREX_RENDEZVOUS": uuid.uuid4().hex}
         own = "IMBREX_RANK"

@@ -13,7 +13,7 @@ M, N, R = 6, 40, 4
 
 
 def entry(rank, row, col):
-    """A small whole number, so that exact sums are exact in every type."""
+    """A small integer, so that exact sums are exact in every type."""
     return float((3 * row + 5 * col + 7 * rank) % 11 - 5)
 
 
@@ -156,7 +156,7 @@ class RunAllReduce(Case):
                 bounds.append(result["codec_bound"])
             # Four bits lose more than eight.
             self.assertGreater(bounds[1], 2 * bounds[0])
-        self.refuse("run", "gemm_reduce_scatter", "--m", 96, "--n", 136, "--k", 256, "--codec", "int4+int8", says=["one step", "one codec"])
+        self.refuse("run", "gemm_reduce_scatter", "--m", 96, "--n", 136, "--k", 256, "--codec", "int4+int8", says=["one phase", "one codec"])
         self.refuse("run", "gemm_all_reduce", "--m", 96, "--n", 136, "--k", 256, "--codec", "int8", "--strategy", "fused",
                     says=["codec int8", "strategy fused sends no codes"])
         self.refuse("run", "gemm_all_reduce", "--m", 96, "--n", 136, "--k", 256, "--codec", "int9", says="--codec")

@@ -64,7 +64,7 @@ class RunJacobi(Case):
                     self.assertLessEqual(int(result["blocks"].split()[0]), blocks)
 
     def test_tiles_of_large_patches(self):
-        """And what no tile holds is streamed; the CPU's tiles have up to 64 patches."""
+        """What no tile holds is streamed; the CPU's tiles have up to 64 patches."""
         for rows, columns, blocks, says in ((40, 67, 2, "held in patches of 9 x 8"), (81, 70, 4, "held in patches of 9 x 8"),
                                             (1, 300, 2, "held in patches of 5 x 4"), (150, 160, 4, "streamed")):
             with self.subTest(rows=rows, columns=columns):

@@ -9,7 +9,7 @@ import xml.etree.ElementTree
 
 from program import OPERATORS, Case
 
-# Small whole numbers: every product and sum is exact in every type, so the expected result is exact too.
+# Small integers: every product and sum is exact in every type, so the expected result is exact too.
 M, N, K, R = 12, 8, 16, 4
 
 

@@ -213,7 +213,7 @@ class Machine(Case):
         self.assertEqual(self.run_program("--version"), self.run_program("version"))
 
     def test_doctor_refuses_where_every_run_is_refused(self):
-        for variable, says in (("RANK", "RANK='abc' is not a whole number"), ("WORLD_SIZE", "RANK is not set, though")):
+        for variable, says in (("RANK", "RANK='abc' is not an integer"), ("WORLD_SIZE", "RANK is not set, though")):
             environment = {variable: "abc"}
             result = self.json_of("doctor", environment=environment, code=3)
             findings = [f for f in result["findings"] if f["what"] == "launcher"]
@@ -237,7 +237,7 @@ class Machine(Case):
             self.assertTrue(all(s["runs"] for name, s in strategies.items() if name != "fused"))
 
     def test_doctor_prints_what_runs_where(self):
-        page = Path(__file__).resolve().parents[2] / "docs/limits.md"
+        page = Path(__file__).resolve().parents[2] / "docs/reference/limits.md"
         self.assertEqual(self.run_program("doctor", "--limits")[0], page.read_text())
 
     def test_env(self):

@@ -1,4 +1,4 @@
-// Whole chunks: errors against the bound, values that are not finite, raw groups, any length.
+// Whole chunks: errors against the bound, values that are not finite, unquantized groups, any length.
 #include <gtest/gtest.h>
 
 #include <algorithm>

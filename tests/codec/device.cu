@@ -109,7 +109,7 @@ __global__ void encode_kernel(Chunk chunk, const float* values, const float* all
   store(wire + chunk.layout.scale + g * scale_bytes(form), group.scale_word, scale_bytes(form));
   store(wire + chunk.layout.offset + g * offset_bytes(form), group.offset_word, offset_bytes(form));
   if (group.kind == GroupKind::raw) {
-    // Elements are the caller's business; the test compares codes.
+    // The caller compares elements; the test compares codes.
     atomicAdd(raw, 1ull);
     return;
   }

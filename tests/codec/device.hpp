@@ -19,7 +19,7 @@ std::int64_t encode_on_device(const codec::ChunkFormat& format, std::span<const 
 void decode_on_device(const codec::ChunkFormat& format, std::span<const std::byte> wire, std::span<float> values,
                       std::span<codec::GroupRecord> records);
 
-/// The same with everything of the codec but its group known to the compiler, for one codec of each format.
+/// The device functions with everything of the codec but its group known to the compiler, for one codec of each format.
 bool has_constant(const Codec& codec);
 
 /// Values of all 256 codes of every group that the words mean, 256 a group.

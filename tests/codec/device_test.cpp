@@ -21,7 +21,7 @@ std::vector<std::uint32_t> bits_of_all(std::span<const float> values) {
   return bits;
 }
 
-// Everything but raw groups' slots, which no codec function writes.
+// Everything but unquantized groups' slots, which no codec function writes.
 void compare(const ChunkFormat& format, const std::vector<float>& values, std::span<const float> allowed) {
   const auto count = static_cast<std::int64_t>(values.size());
   const ChunkLayout layout = format.layout(count);

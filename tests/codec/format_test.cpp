@@ -48,7 +48,7 @@ std::vector<std::uint32_t> codes_of(const Codec& form, const Group& group) {
   return codes;
 }
 
-// What docs/codec.md says that a code means.
+// What docs/dev/codec-format.md says that a code means.
 double meaning(const Codec& form, const Group& group, std::uint32_t code) {
   const Marks marks = marks_of(form.format);
   if (group.kind == GroupKind::marked) {

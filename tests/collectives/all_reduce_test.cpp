@@ -136,7 +136,7 @@ TEST(AllReduce, ExactMeansTheSumInRankOrderRoundedOnce) {
 }
 
 TEST(AllReduce, CodedElementsDependOnTheirGroupsOnly) {
-  // Whatever the number of elements behind them, and whoever owns them.
+  // Whatever the number of elements after them, and whichever rank owns them.
   const auto pair = parse_codec_pair("int4-asym-g128+int8-g64-e8m0");
   ASSERT_EQ(run_ranks(3,
                       [&](World& world) -> std::string {
@@ -234,8 +234,8 @@ TEST(AllReduce, TwoStepsLoseLessThanARing) {
                           if (!checked.fault.empty()) return checked.fault;
                           squares[ring] = checked.squares;
                           bounds[ring] = checked.report.largest_error;
-                          // Every element is coded once by each rank, once by the sum's owner; in the ring, at every
-                          // hop.
+                          // Every element is quantized once by each rank, once by the sum's owner; in the ring, at
+                          // every hop.
                           const std::int64_t groups = 20000 / 32;
                           if (checked.report.groups != groups * (ring ? 5 : 6))
                             return fmt::format("{} groups coded", checked.report.groups);

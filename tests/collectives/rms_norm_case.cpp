@@ -28,7 +28,7 @@ RmsNormData rms_norm_data(const RmsNormCase& c, int ranks, std::uint64_t seed) {
   const auto matrix = [&](std::int64_t count, bool with_hostile) {
     std::vector<float> values(static_cast<std::size_t>(count));
     for (float& v : values) v = normal(random);
-    // Some rows only: the others are normalised beside them.
+    // Some rows only: the others are normalised in the same call.
     for (std::uint64_t i = 0; with_hostile && count > 0 && i < 1 + static_cast<std::uint64_t>(c.rows) / 2; ++i)
       values[random() % values.size()] = hostile[random() % std::size(hostile)];
     return elements_of(c.type, values);

@@ -27,7 +27,7 @@ struct Result {
   std::vector<std::byte> residual_out, out;
 };
 
-// Operands lie one element behind a boundary of 16 bytes.
+// Operands lie one element after a boundary of 16 bytes.
 std::vector<std::byte> shifted(const std::vector<std::byte>& bytes, Type type) {
   std::vector<std::byte> room(bytes.size() + size_of(type));
   std::copy(bytes.begin(), bytes.end(), room.begin() + static_cast<std::ptrdiff_t>(size_of(type)));
@@ -87,7 +87,7 @@ TEST(RmsNorm, SizesTypesAndAlgorithms) {
         0);
 }
 
-// What a row becomes depends neither on the rows beside it nor on their number.
+// What a row becomes depends neither on the rows next to it nor on their number.
 TEST(RmsNorm, RowsDoNotDependOnTheirNumber) {
   constexpr RmsNormCase whole{40, 3000, Type::bf16};
   const RmsNormData data = test::rms_norm_data(whole, 3, 4);

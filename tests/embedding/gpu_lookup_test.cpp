@@ -1,4 +1,4 @@
-// Lookups on a GPU: the CPU's bits, whatever the numbers are that they are given; and posts behind all stores.
+// Lookups on a GPU: the CPU's bits, whatever the numbers are that they are given; and posts after all stores.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -286,7 +286,7 @@ TEST(GpuLookUp, AWaitThatNobodyMeetsEnds) {
   for (std::size_t r = 0; r < 2; ++r) together.epoch(r, false);
   EXPECT_EQ(together.faults(), 0u);
   EXPECT_EQ(together.fault().state, 0u);
-  together.epoch(0, false);  // nobody has read the last epoch's
+  together.epoch(0, false);  // no kernel has read the last epoch's
   EXPECT_EQ(together.faults(), 0u);
   EXPECT_EQ(together.fault().state, device::Fault::timed_out);
   EXPECT_EQ(together.fault().expected, 1u);

@@ -29,7 +29,7 @@ void from_device(std::vector<T>& values, const void* memory) {
   IMBREX_CUDA_TRY(cudaMemcpy(values.data(), memory, values.size() * sizeof(T), cudaMemcpyDeviceToHost));
 }
 
-/// The same lookup with all its memory on the GPU; `tables` is an array of the host.
+/// A lookup with all its memory on the GPU; `tables` is an array of the host.
 struct OnDevice {
   explicit OnDevice(const RandomBags& c)
       : table(c.table),

@@ -67,7 +67,7 @@ TEST(Placement, EqualTablesAreDealtWhole) {
 }
 
 TEST(Placement, MemoryIsALimit) {
-  // Lookups alone would put the three large tables, of which nobody asks much, on one rank.
+  // Lookups alone would put the three large tables, which are seldom read, on one rank.
   const std::vector<EmbeddingTable> tables{{1000, 64, 0.1}, {1000, 64, 0.1}, {1000, 64, 0.1}, {10, 64, 100}};
   PlacementLimits limits{.ranks = 2, .memory = 1000 * 256 * 3};
   expect_whole(tables, place_tables(tables, limits), limits);

@@ -20,7 +20,7 @@ struct Reader {
   std::uint32_t posts;        // of a slice in an epoch
   std::uint32_t* entered[8];  // one of each rank, for this one
   std::uint32_t ranks;
-  unsigned long long* faults;  // bytes that were not as wanted
+  unsigned long long* faults;  // bytes that were not as needed
 };
 
 cudaError_t launch_reader(const Reader& reader, cudaStream_t stream);

@@ -88,7 +88,7 @@ TEST(Correctness, SignaledPlansOfAllPartitions) {
   for (const bool packed : {false, true})
     for (const Operator op : {Operator::all_gather_gemm, Operator::gemm_reduce_scatter, Operator::gemm_all_reduce,
                               Operator::gemm_all_to_all})
-      for (unsigned cuts = 0; cuts < 32; ++cuts) {  // bit i: a group ends behind unit i
+      for (unsigned cuts = 0; cuts < 32; ++cuts) {  // bit i: a group ends after unit i
         if ((packed && op != Operator::gemm_all_reduce) || cuts == 31) continue;
         const int ranks = static_cast<int>(random.between(2, 4));
         const std::int64_t part = packed ? 16 : 8 * 5 + 3;

@@ -55,7 +55,7 @@ void expect_outputs(const Plan& plan, int rank) {
         EXPECT_EQ(e.output, static_cast<std::uint32_t>(b.product));
         EXPECT_EQ(e.b_col, static_cast<std::uint32_t>(tile->b.col));
         const Region& to = tile->stores.front().to;
-        if (to.buffer >= plan::count_operands(p)) continue;  // a part of K
+        if (to.buffer >= plan::count_operands(p)) continue;  // a split-K sum
         EXPECT_EQ(to.buffer, plan::buffer_out_of(p, b.product));
         EXPECT_EQ(e.bias != 0, p.bias);
         expect_at(regions[e.adds], to, plan::cols_of(p, b.product));

@@ -92,7 +92,7 @@ TEST(CudaPairs, TasksOfAPlanWithoutPairsStandAlone) {
   EXPECT_EQ(table.partners, table.tiles);
 }
 
-// The first task and its mate as far apart as can be, in a queue behind another one.
+// The first task and its mate as far apart as can be, in a queue after another one.
 TEST(CudaPairs, MatesComeFromAsFarAsPlansAllow) {
   Plan plan = plan_of(Operator::gemm_reduce_scatter, scatter_knobs(), 4 * 128, 128, 4 * 128);
   auto& queues = plan.ranks[0].queues;

@@ -207,7 +207,7 @@ TEST(Joint, AGateThatPassesItsLimitSaysWhatItWaitedFor) {
   EXPECT_EQ(fault.expected, gpu.lanes().joints[0].gates[0].count);
   EXPECT_EQ(fault.seen, 0u);
   EXPECT_EQ(fault.epoch, 5u);
-  // What comes behind it gives up at once.
+  // What comes after it gives up at once.
   EXPECT_FALSE(run_joint(gpu.joint(1)));
 }
 

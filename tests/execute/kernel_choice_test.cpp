@@ -256,10 +256,10 @@ TEST(KernelList, RefusesWhatIsNone) {
   EXPECT_EQ(refusal("# ", ""), "list:1: the first line must say, behind '# ', which GPU this is");
   EXPECT_EQ(refusal("generation", "age"), "list:2: the second line must be 'generation' and a number");
   EXPECT_EQ(refusal("generation 9", "generation nine"),
-            "list:2: generation = nine: it must be a whole number that is not negative");
+            "list:2: generation = nine: it must be an integer that is not negative");
   EXPECT_EQ(refusal("planes", "planets").substr(0, 32), "list:3: the third line must be '");
   EXPECT_EQ(refusal("bf16 128", "bf61 128").substr(0, 8), "list:4: ");
-  EXPECT_EQ(refusal("bf16 128", "bf16 -128"), "list:4: tile_m = -128: it must be a whole number that is not negative");
+  EXPECT_EQ(refusal("bf16 128", "bf16 -128"), "list:4: tile_m = -128: it must be an integer that is not negative");
   EXPECT_EQ(refusal("2 b registers", "2 b shelves"), "list:4: slots = shelves: it must be rows or registers");
   EXPECT_EQ(refusal("hopper kxn", "hopper kxk"), "list:4: b = kxk: it must be kxn or nxk");
   EXPECT_EQ(refusal("66 pingpong 128x128 cluster 2", ""), "list:4: there is no workers");

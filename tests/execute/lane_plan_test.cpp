@@ -46,7 +46,7 @@ class Model {
 
   // One thing at a time, in an order that `random` chooses; what is wrong, or nothing. With one hardware queue no
   // launch begins before all before it have begun, and no stream's before its last one has ended; one that waits for a
-  // counter has begun, but where a stream has to wait for an event, all behind it do. The launch `delayed` ends only
+  // counter has begun, but where a stream has to wait for an event, all after it do. The launch `delayed` ends only
   // where nothing else can go on.
   std::string run(test::Random& random, bool one_queue, std::size_t delayed) {
     delayed_ = delayed;
@@ -295,7 +295,7 @@ TEST(LanePlan, NothingThatJoinsLanesCanBeLeftOut) {
     }
     for (std::size_t l = 0; l < lanes.launches.size(); ++l) {
       const Launch::Kind kind = lanes.launches[l].kind;
-      // Where the kernel waits for lanes, it ends behind them.
+      // Where the kernel waits for lanes, it ends after them.
       const bool joins = kind == Launch::Kind::join && !lanes.kernel_waits;
       if (kind != Launch::Kind::fork && kind != Launch::Kind::await && !joins) continue;
       LanePlan less = lanes;
@@ -388,7 +388,7 @@ TEST(LanePlan, RefusalsNameTheTaskAndTheReason) {
 
   plan = scatter;
   std::get<Tile>(queue_of(plan, Engine::compute).tasks.front().work).stores.front().to.rank = 1;
-  EXPECT_REFUSAL(plan, "stores to rank 1; beside library queues, tasks stay on their rank");
+  EXPECT_REFUSAL(plan, "stores to rank 1; with library queues, tasks stay on their rank");
 
   plan = scatter;
   for (Buffer& buffer : plan.buffers)
@@ -397,7 +397,7 @@ TEST(LanePlan, RefusalsNameTheTaskAndTheReason) {
 
   plan = scatter;
   queue_of(plan, Engine::library).tasks.front().waits.front().count = 99;
-  EXPECT_REFUSAL(plan, "waits for posts of tasks that come behind it");
+  EXPECT_REFUSAL(plan, "waits for posts of tasks that come after it");
 }
 
 // What such plans have launched since there are any: steps, and the events between streams.
@@ -406,11 +406,11 @@ TEST(LanePlan, LibraryPlansLaunchStepsAndEvents) {
   const Problem p{Operator::gemm_reduce_scatter, 256, 128, 64, 2, Type::bf16};
   EXPECT_EQ(lane_plan(make_plan(p, Strategy::sequential, {}), 1).launches,
             (std::vector<Launch>{{begin}, {step, 0}, {step, 1}}));
-  // A product a chunk on the caller's stream, and behind each, on another one, its collective.
+  // A product a chunk on the caller's stream, and after each, on another one, its collective.
   EXPECT_EQ(lane_plan(make_plan(p, Strategy::decomposed, {.chunks = 2}), 1).launches,
             (std::vector<Launch>{
                 {begin}, {step, 0}, {await, 0, 1}, {step, 1, 1}, {step, 2}, {await, 2, 1}, {step, 3, 1}, {await, 3}}));
-  // The first exchange goes ahead of the own rows' product; behind each exchange comes that of the rows it brings.
+  // The first exchange goes ahead of the own rows' product; after each exchange comes that of the rows it brings.
   const Problem gather{Operator::all_gather_gemm, 384, 192, 64, 3, Type::bf16};
   EXPECT_EQ(
       lane_plan(make_plan(gather, Strategy::decomposed, {.chunks = 1}), 1).launches,

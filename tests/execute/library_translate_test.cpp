@@ -248,7 +248,7 @@ TEST(LibraryProgram, DecomposedGathersMultiplyBesideARing) {
     }
 }
 
-// A conversion waits for its collective, and the next chunk's product must not stand behind it.
+// A conversion waits for its collective, and the next chunk's product must not stand after it.
 TEST(LibraryProgram, ProductsDoNotWaitForConversions) {
   Knobs knobs;
   knobs.partial = Type::fp32;
@@ -291,7 +291,7 @@ TEST(LibraryProgram, RefusalsNameTheTaskAndTheReason) {
 
   plan = small_plan();
   plan.ranks[0].queues.push_back({Engine::compute, 0, {plan::signal_task({}, {})}});
-  EXPECT_REFUSAL(plan, 0, "rank 0 queue 2 task 0 (transfer): beside library queues, the CUDA executor runs no compute");
+  EXPECT_REFUSAL(plan, 0, "rank 0 queue 2 task 0 (transfer): with library queues, the CUDA executor runs no compute");
 
   plan = small_plan();
   plan.ranks[0].queues.push_back({Engine::copy, 0, {{Transfer{{1, 3, 0, 0, 1, 1}, {0, 3, 0, 0, 1, 1}}, {}, {}}}});
@@ -315,7 +315,7 @@ TEST(LibraryProgram, RefusalsNameTheTaskAndTheReason) {
   plan.ranks[0].signals += 1;
   plan.ranks[0].queues[0].tasks[0].waits = {{plan.ranks[0].signals - 1}};
   plan.ranks[0].queues[1].tasks[0].posts = {{0, plan.ranks[0].signals - 1}};
-  EXPECT_REFUSAL(plan, 0, "rank 0 queue 0 task 0 (product): waits for posts of tasks that come behind it");
+  EXPECT_REFUSAL(plan, 0, "rank 0 queue 0 task 0 (product): waits for posts of tasks that come after it");
 
   plan = make_plan({Operator::all_gather_gemm, 256, 128, 64, 2, Type::bf16}, Strategy::decomposed, {});
   for (RankPlan& rank : plan.ranks) std::get<Collective>(rank.queues[0].tasks[1].work).backend = Backend::imbrex;

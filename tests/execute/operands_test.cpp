@@ -163,7 +163,7 @@ TEST(Operands, LieAtTheProblemsLeadingDimensions) {
   EXPECT_EQ(refusal(problem, [](auto&) {}), "nothing was refused");
 }
 
-// Their products do not fit 64 bits. Wrapped, they would be those that the operator wants.
+// Their products do not fit 64 bits. Wrapped, they would be those that the operator expects.
 TEST(Operands, OfHugeExtentsAreRefused) {
   constexpr std::int64_t big = (std::int64_t{1} << 62) + 16;
   const auto refused = [](const View& a, const std::string& message) {

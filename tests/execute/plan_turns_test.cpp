@@ -58,7 +58,7 @@ struct alignas(64) Part {
   std::uint64_t words[2][ranks] = {};  // by half and sender: the epoch, stored before the posts
 };
 
-/// And its own memory.
+/// A rank's own memory.
 struct Own {
   std::uint32_t bases[areas][2 * most_signals] = {};
   EpochPosts last[2] = {};
@@ -117,8 +117,8 @@ class TurnsOfRanks {
             << "epoch " << epoch << ", plan " << plan << ", signal " << s;
   }
 
-  /// Once the waits of all blocks are met: nothing of an epoch before or behind. Nobody posts to this half again before
-  /// this rank has begun the next epoch.
+  /// Once the waits of all blocks are met: nothing of an epoch before or behind. No rank posts to this half again
+  /// before this rank has begun the next epoch.
   void expect_all(std::uint32_t rank, std::size_t plan, std::uint64_t epoch) {
     const PlanTurns t = view(rank, plan);
     const auto half = static_cast<std::uint32_t>(epoch & 1);
@@ -144,7 +144,7 @@ class TurnsOfRanks {
   std::vector<Own> own_;
 };
 
-// Ranks run ahead of each other as far as their waits let them, blocks within a kernel likewise.
+// Ranks run ahead of each other as far as their waits let them, and so do blocks within a kernel.
 TEST(PlanTurns, KeepTheCountInAnyOrder) {
   Random random(test::seed_from_environment());
   for (int round = 0; round < 10; ++round) {

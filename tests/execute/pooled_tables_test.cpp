@@ -1,4 +1,5 @@
-// Plans of an operator of any M on GPUs, up to their tables and without a GPU: ranks that ask nobody come to the same.
+// Plans of an operator of any M on GPUs, up to their tables and without a GPU: ranks that do not communicate come to
+// the same.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 

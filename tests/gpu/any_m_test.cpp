@@ -190,7 +190,7 @@ TEST(GpuAnyM, RefusesWhatItDoesNotRun) {
                        };
                        const std::string lanes = refused(Strategy::signaled, Transport::push),
                                          copies = refused(Strategy::fused, Transport::push);
-                       EXPECT_NE(lanes.find("run no tiles beside library collectives"), std::string::npos) << lanes;
+                       EXPECT_NE(lanes.find("run no tiles with library collectives"), std::string::npos) << lanes;
                        EXPECT_NE(copies.find("transport store"), std::string::npos) << copies;
                      }),
             0);

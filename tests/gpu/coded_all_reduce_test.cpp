@@ -339,7 +339,7 @@ TEST(GpuCodedAllReduce, RunsThatRuleOutMostKeys) {
     expect_none(test::on_world(ranks, {.heap_bytes = 64 << 20, .wait_limit = 10}, body), faults);
 }
 
-// Who owns an element says where its sum begins, so rings have the CPU's bits up to what it does in one step: 32768
+// Who owns an element says where its sum begins, so rings have the CPU's bits up to what it does at a time: 32768
 // elements a rank.
 // Among other calls, whose counters a ring leaves alone.
 TEST(GpuCodedAllReduce, RingsWithManyChunksAndPauses) {
@@ -364,7 +364,7 @@ TEST(GpuCodedAllReduce, RingsWithManyChunksAndPauses) {
   }
 }
 
-// Nobody frees the slots of one rank's ring, which sends nothing.
+// A ring of one rank sends nothing, so its slots are never freed.
 TEST(GpuCodedAllReduce, ARingOfOne) {
   NEEDS_GPUS(1);
   CodedKnobs ring;

@@ -166,7 +166,7 @@ void replay_with_delays(Problem p, Transport transport, int replays, int parts =
   Knobs k;
   k.split_k = parts;
   k.cluster_k = cluster_k;
-  if (cluster_k > 1) k.tile_n = 64;  // a kernel shares K of such tiles
+  if (cluster_k > 1) k.tile_n = 64;  // such tiles have a kernel with split-K within a cluster
   k.transport = transport;
   k.order = TileOrder::column_major;
   k.own_shift = 1;

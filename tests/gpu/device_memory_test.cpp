@@ -92,8 +92,8 @@ TEST(GpuDeviceMemory, ATokenGoesRound) {
   }
 }
 
-// The last rank keeps away: every other one is told, by the words of whoever waited for it, and no token is moved by
-// the calls that are queued behind.
+// The last rank keeps away: every other one is told, by the message of the rank that waited for it, and no token is
+// moved by the calls that are queued behind.
 TEST(GpuDeviceMemory, AWaitIsBoundedAndEndsOnAllRanks) {
   NEEDS_GPUS(2);
   NEEDS_THREADS;
@@ -117,7 +117,7 @@ TEST(GpuDeviceMemory, AWaitIsBoundedAndEndsOnAllRanks) {
     }
     ++ended;
     for (int i = 0; ended < ranks && i < 2000; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(5));
-    // In its first lap the token came as far as the last rank; nobody has moved it since.
+    // In its first lap the token came as far as the last rank; no rank has moved it since.
     EXPECT_EQ(ring.box().came, world.rank() == 0 ? 2u : 3u) << world.rank();
     world.fail("the test is over");
   });

@@ -271,7 +271,7 @@ TEST(GpuEmbedding, HostileNumbersAreToldToEveryRank) {
                    }
                    const std::string what = fmt::format("case {}: {} on rank {}: '{}'", i, value, bad, refusal);
                    expect(refusal.find(fmt::format("{}", value)) != std::string::npos, what);
-                   op.run(there.operands(op, false), stream);  // and goes on
+                   op.run(there.operands(op, false), stream);  // the operator goes on
                    op.report();
                    expect(there.out() == c.whole.part[static_cast<std::size_t>(world.rank())],
                           what + ": other bits then");

@@ -34,7 +34,7 @@ struct ExchangeCase {
   }
 };
 
-// One rank's memory: blocks between bytes that nobody may touch.
+// One rank's memory: blocks between bytes that must stay as they are.
 class Blocks {
  public:
   Blocks(World& world, const ExchangeCase& c)
@@ -60,7 +60,7 @@ class Blocks {
     IMBREX_CUDA_TRY(cudaStreamSynchronize(nullptr));
   }
 
-  /// Empty if the output is `want`, any NaN for NaN, and nothing beside it was written.
+  /// Empty if the output is `want`, any NaN for NaN, and nothing around it was written.
   std::string fault(const std::vector<std::byte>& want) const {
     std::vector<std::byte> all(out_bytes_ + (c_.out_shift + guard) * element_);
     IMBREX_CUDA_TRY(cudaMemcpy(all.data(), out_.get(), all.size(), cudaMemcpyDeviceToHost));

@@ -41,7 +41,7 @@ RawMemory to_device(const std::vector<T>& values) {
   return memory;
 }
 
-// Whole numbers, whose sums over 128 of K take less than 14 bits, and powers of two as scales: what Hopper loses of
+// Integers, whose sums over 128 of K take less than 14 bits, and powers of two as scales: what Hopper loses of
 // sums of e4m3 is nothing, and one product too many or too few shows.
 class WholeNumbers final : public jobs::SeededOperands {
  public:
@@ -200,7 +200,7 @@ class RankCase {
   // The first element that is not the reference's, rounded to the output's type, is infinitely wrong.
   static void expect_exact(const Output& output, const std::vector<float>& values, jobs::Comparison& worst) {
     const std::vector<double>& exact = output.reference.value;
-    std::vector<float> wanted(exact.begin(), exact.end());  // whole numbers below 2^24
+    std::vector<float> wanted(exact.begin(), exact.end());  // integers below 2^24
     std::vector<std::byte> rounded(output.count() * size_of(output.info.type));
     const std::int64_t count = std::ssize(wanted), cols = output.info.cols;
     base::from_float(output.info.type, wanted.data(), rounded.data(), count);
@@ -236,7 +236,7 @@ std::vector<Outcome> expect_within(double most, const std::vector<Plan>& plans, 
     EXPECT_EQ(outcomes[i].code, 0) << outcomes[i].message;
     EXPECT_LE(outcomes[i].worst, most) << outcomes[i].kernel << ": " << outcomes[i].message;
     EXPECT_EQ(outcomes[i].differing, 0) << outcomes[i].kernel;
-    if (outcomes[i].code != 0) break;  // those behind it did not run
+    if (outcomes[i].code != 0) break;  // later plans did not run
     EXPECT_TRUE(!outcomes[i].kernel.empty() || std::any_of(plans.begin(), plans.end(), is_refused));
   }
   return outcomes;

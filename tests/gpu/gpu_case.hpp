@@ -51,7 +51,7 @@ void meet_if_sharing(World& world);
 /// As many ranks as tests run that want many: a power of two, at most 8.
 int most_ranks();
 
-/// Those of 1, 2, 3, 4 and 8 ranks, from `least` on, that there are GPUs for.
+/// The numbers among 1, 2, 3, 4 and 8 ranks, from `least` on, that there are GPUs for.
 std::vector<int> rank_counts(int least);
 
 /// Bytes of a workspace of collectives that leaves so many ranks few slots: as many for each as four have of the least
@@ -77,7 +77,7 @@ struct GpuCase {
   int replays = 0;             ///< of a CUDA graph of two epochs, after the repeats; compared with them 20 times
   bool shared_out = false;     ///< outputs where peers can write them
   bool whole_numbers = false;  ///< as operands, whose products are exact; fused plans, or fp32
-  bool exact = false;          ///< results are the exact ones, rounded once: whole numbers, summed up in fp32
+  bool exact = false;          ///< results are the exact ones, rounded once: integers, summed up in fp32
   double wait_limit = 20;      ///< seconds; of kernels that a sanitizer slows down, or that share their GPUs, too
   std::uint64_t seed = 1;
 };
@@ -85,14 +85,14 @@ struct GpuCase {
 /// Ranks are what on_world makes them; operands are seeded; outputs start as NaN. Every repeat is compared.
 Outcome run_on_gpus(const Plan& plan, const GpuCase& c);
 
-/// The same for several plans of one number of ranks, one after another on one executor, until one fails.
+/// Runs several plans of one number of ranks, one after another on one executor, until one fails.
 std::vector<Outcome> run_on_gpus(const std::vector<Plan>& plans, const GpuCase& c);
 
-/// Runs plans, which are proved first, likewise, and expects results within their bounds, of the same bits every time.
+/// Proves plans, runs them as run_on_gpus, and expects results within their bounds, of the same bits every time.
 std::vector<Outcome> expect_right(const std::vector<Plan>& plans, const GpuCase& c);
 void expect_right(const Plan& plan, const GpuCase& c, const std::string& what);
 
-/// Results that are the reference's: operands are whole numbers.
+/// Results that are the reference's: operands are integers.
 void expect_exact(const std::vector<Plan>& plans, const GpuCase& c);
 
 }  // namespace imbrex::test

@@ -39,7 +39,7 @@ class GpuJacobi(Case):
 
     @unittest.skipUnless(MPS, "MPS is wanted, which does not run")
     def test_what_tiles_hold(self):
-        """4 PEs on 132 multiprocessors: 1024 x 1024 fp32 and 512 x 512 fp64 are held, more is streamed."""
+        """4 PEs on 132 SMs: 1024 x 1024 fp32 and 512 x 512 fp64 are held, more is streamed."""
         for size, number, says in ((256, "fp32", "5 x 4"), (512, "fp32", "5 x 4"), (1024, "fp32", "9 x 8"), (1000, "fp32", "9 x 8"),
                                    (512, "fp64", "5 x 4"), (1100, "fp32", "streamed"), (1024, "fp64", "streamed")):
             with self.subTest(size=size, type=number):

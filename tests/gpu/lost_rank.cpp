@@ -65,7 +65,7 @@ struct Told {
   SharedArray<double> seconds;  // by rank, from the loss on
 };
 
-// What all ranks do up to the loss, then the lost one's end, and what the others do behind it.
+// What all ranks do up to the loss, then the lost one's end, and what the others do after it.
 void run_rank(World& world, const LossCase& c, Told& told) {
   CudaOptions options;
   options.heap_bytes = 1 << 26;

@@ -46,7 +46,7 @@ Ending rank_0_alone(Strategy strategy, Transport transport, bool lost, double li
     if (world.rank() == 1) {
       if (lost) {
         world.fail("rank 1 is lost");
-        // NOTE: on one GPU, memory that is given back holds up whoever calls there.
+        // NOTE: on one GPU, memory that is given back holds up every call there.
         for (int i = 0; test::ranks_per_gpu() > 1 && !ended && i < 1000; ++i)
           std::this_thread::sleep_for(std::chrono::milliseconds(10));
         return;

@@ -97,7 +97,7 @@ inline OperatorOptions options_of(std::optional<Strategy> strategy, Transport tr
   options.cuda.testing.delays = delays;
   options.cuda.testing.max_delay = 2e-5;
   options.cuda.ranks_per_gpu = ranks_per_gpu();
-  // NOTE: a cluster needs multiprocessors side by side: ranks that are a call ahead, without clusters, may leave none.
+  // NOTE: a cluster needs SMs side by side: ranks that are a call ahead, without clusters, may leave none.
   if (ranks_per_gpu() > 1 && options.knobs) options.knobs->cluster = 1;
   return options;
 }

@@ -100,7 +100,7 @@ void alternate(World& world, int streams, std::uint64_t seed) {
   }
 }
 
-// NOTE: on several streams an output's poison may meet its operator's earlier call; the call behind both overwrites it.
+// NOTE: on several streams an output's poison may meet its operator's earlier call; the call after both overwrites it.
 TEST(GpuOperators, AlternateOnOneStream) {
   NEEDS_GPUS(2);
   EXPECT_EQ(on_ranks(test::most_ranks(), 20, [](World& world) { alternate(world, 1, 1); }), 0);
@@ -245,7 +245,7 @@ TEST(GpuOperators, AlternateWithTheirLike) {
             0);
 }
 
-// A tile in some millions finds its slots later than the operands that were loaded behind them.
+// A tile in some millions finds its slots later than the operands that were loaded after them.
 TEST(GpuOperators, TakeSlotsThatComeLate) {
   NEEDS_GPUS(2);
   for (const int cluster : {1, 2}) {
@@ -300,7 +300,7 @@ TEST(GpuOperators, GrowTheHeap) {
             0);
 }
 
-// Nobody tells of the calls that a graph replays: taking memory for another operator waits for them by itself.
+// Imbrex is not told of the calls that a graph replays: taking memory for another operator waits for them by itself.
 TEST(GpuOperators, AreMadeWhileAGraphReplays) {
   NEEDS_GPUS(2);
   EXPECT_EQ(on_ranks(test::most_ranks(), 20,

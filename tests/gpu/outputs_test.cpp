@@ -1,5 +1,5 @@
 // Several B for one gathered A, and the gathered A as an output, on GPUs: random problems over layouts of B, types and
-// kernels, exact where the operands are whole numbers, and within their bounds elsewhere.
+// kernels, exact where the operands are integers, and within their bounds elsewhere.
 #include <gtest/gtest.h>
 
 #include "base/convert.hpp"
@@ -250,7 +250,7 @@ TEST(GpuOutputs, WithGapsBetweenRowsInHostMemory) {
   }
 }
 
-// Library plans, where libraries run: the gathered A lands where the caller wants it.
+// Library plans, where libraries run: the gathered A lands in the caller's memory.
 TEST(GpuOutputs, OfLibraries) {
   NEEDS_GPUS(1);
   Random random(test::seed_from_environment() + 31);

@@ -51,7 +51,8 @@ CudaOptions with_heap(std::size_t bytes, int ranks_per_gpu) {
   return options;
 }
 
-// Sums of whole numbers up to 4 are whole numbers that fp32 holds, in whatever order and by whomever they are added.
+// Sums of integers up to 4 are integers that fp32 holds, in whatever order and by whichever rank they are
+// added.
 Problem exact_problem(Operator op) { return {op, 512, 256, 128, ranks, Type::fp32}; }
 
 TEST(GpuProcesses, FusedPlansFromAGraphWithDelays) {
@@ -115,7 +116,7 @@ TEST(GpuProcesses, RingsGoThroughNccl) {
   expect_exact(plans, c);
 }
 
-// Imbrex' own collectives behind a library's product.
+// Imbrex' own collectives after a library's product.
 TEST(GpuProcesses, LibraryPlansGoThroughOwnCollectives) {
   NEEDS_SHARING(ranks);
   GpuCase c = a_case();

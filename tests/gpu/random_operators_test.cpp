@@ -1,6 +1,6 @@
 // Operators on random problems on GPUs, as callers hold their data: by all ranks or two worlds of half of them, with
 // both layouts of B, rows that lie apart, operands of three dimensions, lists of 1 to 3 B, the gathered A, and M below
-// the largest. Within their bounds of float64, and exactly where whole numbers in fp32 allow it.
+// the largest. Within their bounds of float64, and exactly where integers in fp32 allow it.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 

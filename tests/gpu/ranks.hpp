@@ -27,7 +27,7 @@ bool ranks_are_processes();
 /// Memory that this process and those that it forks later share.
 std::shared_ptr<void> shared_memory(std::size_t bytes);
 
-/// The same for so many objects.
+/// Makes so many objects.
 template <typename T>
 class SharedArray {
  public:

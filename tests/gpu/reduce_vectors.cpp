@@ -10,7 +10,7 @@
 namespace imbrex::test {
 namespace {
 
-constexpr std::size_t guard = 64;  // bytes around a vector that nobody may touch
+constexpr std::size_t guard = 64;  // bytes around a vector that must stay as they are
 constexpr std::int64_t period = reduce_period;
 
 std::vector<float> stretch(int rank, std::uint64_t seed, bool hostile) {

@@ -33,7 +33,7 @@ std::vector<std::byte> input_stretch(Type type, int rank, std::uint64_t seed, bo
 /// Sums in fp32 by rank number.
 std::vector<std::byte> expected_stretch(Type type, int ranks, std::uint64_t seed, bool hostile);
 
-/// The first of `count` elements, behind a stretch's first, that differs; -1 if none does. Any NaN equals any other.
+/// The first of `count` elements, after a stretch's first, that differs; -1 if none does. Any NaN equals any other.
 std::int64_t first_difference(Type type, const std::byte* got, std::int64_t count,
                               const std::vector<std::byte>& stretch);
 
@@ -52,7 +52,7 @@ class ReduceVectors {
   std::vector<std::byte> input() const;
   std::vector<std::byte> output() const;
 
-  /// Empty if the output has the bits of sums in fp32 by rank number, any NaN for NaN, and nothing beside it was
+  /// Empty if the output has the bits of sums in fp32 by rank number, any NaN for NaN, and nothing around it was
   /// written; else what is wrong.
   std::string fault() const;
 

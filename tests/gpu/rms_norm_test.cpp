@@ -37,7 +37,7 @@ struct Case {
   }
 };
 
-// A matrix between bytes that nobody may touch.
+// A matrix between bytes that must stay as they are.
 class Matrix {
  public:
   Matrix(std::size_t bytes, std::size_t shift) : bytes_(bytes), first_(guard + shift), all_(bytes + shift + 2 * guard) {

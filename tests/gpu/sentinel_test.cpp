@@ -1,5 +1,5 @@
 // Nothing is stored into the memory of others once a call has failed: neither by what the call has still to do, nor by
-// the calls that are queued behind it, nor by a rank that comes to it late.
+// the calls that are queued after it, nor by a rank that comes to it late.
 //
 // One rank, the victim, sleeps past the others' limit, and looks at its memory twice: while the others wait for it,
 // when all that the protocol allows is stored; and when they have given up. Then it comes to the call.
@@ -203,7 +203,7 @@ void run_product(World& world, const Plan& plan, const ProductCase& p, const std
   };
   test::meet_if_sharing(world);
   run_ranks(world, s, what, progress, trouble);
-  world.fail("the test is over");  // nobody waits for ranks whose calls failed
+  world.fail("the test is over");  // no rank waits for ranks whose calls failed
 }
 
 void expect_nothing_stored(Operator op, const ProductCase& p) {

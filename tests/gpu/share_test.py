@@ -110,7 +110,7 @@ class Share(Case):
 
     @unittest.skipUnless(MPS, "a process under MPS is wanted, which does not run")
     def test_a_part_of_the_gpu(self):
-        """Where MPS shows each process fewer multiprocessors, the ranks share out those."""
+        """Where MPS shows each process fewer SMs, the ranks share out those."""
         for percentage in (25, 10):
             with self.subTest(percentage=percentage):
                 self.expect_right(self.json_of("run", "gemm_all_reduce", *JOB, "--strategy", "fused", "--verify", "--repeat", 5,

@@ -123,7 +123,7 @@ TEST(GpuSignaled, OneRankAlone) {
       plans.push_back(scatter_alone(type, kept_free));
       plans.push_back(gather_alone(type, kept_free));
     }
-  plans.push_back(scatter_alone(Type::fp16, 0));  // behind the kernel
+  plans.push_back(scatter_alone(Type::fp16, 0));  // after the kernel
   GpuCase c = a_case();
   c.repeats = 3;
   c.queued = 80;  // more than may be
@@ -154,7 +154,7 @@ TEST(GpuSignaled, WhatFindsNoRoomIsRefused) {
 
 // ------------------------------------------------------------------------------------------- ranks that share a GPU
 
-// Sums of whole numbers over 128 of K, which an fp16 holds, whoever adds them.
+// Sums of integers over 128 of K, which an fp16 holds, in any order of addition.
 Plan random_plan(Random& random, Operator op, Type type) {
   const bool odd = type == Type::fp32 || random.chance(0.2);  // else the tensor-core kernels run
   Problem p{op, 0, 0, 0, ranks, type};

@@ -9,7 +9,7 @@ __global__ void pass(const device::Group group, Box* own, std::uint32_t laps) {
   const std::uint64_t epoch = device::read_epoch(group);
   Box* next = device::at_rank(group, own, (group.rank + 1) % group.ranks);
   const std::uint32_t before = static_cast<std::uint32_t>(epoch) * laps;  // visits in earlier epochs
-  bool well = !device::given_up(group, false);  // a call behind one that failed stores nothing
+  bool well = !device::given_up(group, false);                            // a call after one that failed stores nothing
   for (std::uint32_t lap = 0; well && lap < laps; ++lap) {
     device::pause_for_tests(group, epoch, lap);
     const std::uint32_t visits = group.rank == 0 ? lap : lap + 1;  // rank 0 begins

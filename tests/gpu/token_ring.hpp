@@ -18,7 +18,7 @@ struct Box {
 /// Queues a kernel that passes the token around so many times, in each call as many. Every visit adds one to it.
 cudaError_t pass_token(const device::Group& group, Box* own, std::uint32_t laps, cudaStream_t stream);
 
-/// Loads the kernel: loading one behind a kernel that waits for a peer can stop that peer.
+/// Loads the kernel: loading one after a kernel that waits for a peer can stop that peer.
 cudaError_t load_pass_token();
 
 }  // namespace imbrex::test

@@ -76,7 +76,7 @@ void take_turns(World& all, int calls) {
     called.clear();
   }
   all.barrier();
-  // In the order of the worlds, so that nobody frees memory while a kernel of another rank waits.
+  // In the order of the worlds, so that no rank frees memory while a kernel of another rank waits.
   while (!subjects.empty()) {
     subjects.pop_back();
     all.barrier();

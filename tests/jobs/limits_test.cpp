@@ -1,4 +1,4 @@
-// docs/limits.md is what the code says.
+// docs/reference/limits.md is what the code says.
 #include "jobs/limits/limits.hpp"
 
 #include <gtest/gtest.h>
@@ -14,7 +14,7 @@ TEST(Limits, ThePageIsWhatTheCodeSays) {
   std::ifstream file(LIMITS_PAGE);
   ASSERT_TRUE(file) << LIMITS_PAGE;
   const std::string page{std::istreambuf_iterator<char>(file), {}};
-  EXPECT_EQ(page, jobs::limits_page()) << "write it anew: imbrex doctor --limits > docs/limits.md";
+  EXPECT_EQ(page, jobs::limits_page()) << "write it anew: imbrex doctor --limits > docs/reference/limits.md";
 }
 
 // A few cells that must not fall silent: what runs, and what is refused with which reason.

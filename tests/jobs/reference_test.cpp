@@ -93,7 +93,7 @@ TEST(Reference, PlansWithoutSuchCollectivesKeepTheirBound) {
             jobs::reference_of(s.plan, *s.operands, 0).bound);
 }
 
-// Strategies store parts of K in fp32; other plans need not.
+// Strategies store split-K parts in fp32; other plans need not.
 TEST(Reference, NarrowPartsOfKHaveABoundOfTheirOwn) {
   jobs::RunRequest request;
   request.problem = {Operator::gemm_all_reduce, 32, 16, 512, 2, Type::bf16};
@@ -113,7 +113,7 @@ TEST(Reference, NarrowPartsOfKHaveABoundOfTheirOwn) {
   EXPECT_GT(narrow, bound(2, Type::fp16));
 }
 
-// A matrix instruction of Hopper's for 8-bit floats: products and the sum so far aligned to the largest, cut off behind
+// A WGMMA instruction of Hopper's for 8-bit floats: products and the sum so far aligned to the largest, cut off behind
 // 13 bits, and added; a new sum every 128 of K.
 float sum_of_instructions(const std::vector<float>& a, std::int64_t row, const std::vector<float>& b, std::int64_t col,
                           const RankShapes& shapes) {

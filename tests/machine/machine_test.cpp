@@ -104,8 +104,8 @@ TEST(Machine, RulesAreNamed) {
     const std::string message = message_of(changed.dump());
     EXPECT_NE(message.find(part), std::string::npos) << pointer << ": " << message;
   };
-  expect("/compute/sms/value", 131.5, "machine.compute.sms.value is 131.5; a count must be a whole number");
-  expect("/compute/sms/value", 0, "a count must be a whole number from 1");
+  expect("/compute/sms/value", 131.5, "machine.compute.sms.value is 131.5; a count must be an integer");
+  expect("/compute/sms/value", 0, "a count must be an integer from 1");
   expect("/links/latency/value", -1e-9, "a time must be 0 to 1e6 seconds");
   expect("/links/egress_bandwidth/value", 0, "a rate must be at least 1");
   expect("/compute/sustained_ratio/value", 1.5, "a ratio must be");
@@ -123,7 +123,7 @@ TEST(Machine, RulesAreNamed) {
   expect("/compute/tiles", Json::array(), "at least one tile shape");
   expect("/compute/tiles/1", good()["compute"]["tiles"][0], "repeats the tile shape");
   expect("/format", "imbrex-machine-9", "this version reads");
-  expect("/devices", 0, "whole number from 1");
+  expect("/devices", 0, "integer from 1");
 }
 
 TEST(Machine, OwnCollectivesMayBeLeftOut) {

@@ -225,7 +225,7 @@ std::string wrong(World& world, const Ask& usual, const Ask& other, int odd, con
   if (first.code != 2 || !names(first.message, odd, world.size(), field))
     return fmt::format("{} on rank {}: exit {}: {}", field, odd, first.code, first.message);
   if (first_free(world) != before) return field + ": memory is not given back";
-  // Nobody is left behind: the ranks can go on.
+  // No rank is left behind: all can go on.
   const Caught second = caught([&] { make(world, usual); });
   return second.code == 0 ? "" : fmt::format("{}, then the same: {}", field, second.message);
 }
@@ -355,7 +355,7 @@ TEST(Agreement, WhatOneRankRefusesAllRefuse) {
     expect("all_to_all: max_count = -1", [&](bool odd) {
       collectives::make_cpu_exchange(world, ExchangeKind::all_to_all, odd ? -1 : 1, Type::bf16);
     });
-    const auto execution = executor->prepare(plan);  // and can go on
+    const auto execution = executor->prepare(plan);  // the executor can go on
     return 0;
   };
   EXPECT_EQ(run_threads(3, roomy, body), 0);

@@ -103,7 +103,7 @@ TEST(CodedOperators, StayWithinTheReferencesBound) {
   EXPECT_EQ(run_processes(4, roomy, [&](World& world) { return stay_within_bounds(world, seed + 1, 12); }), 0);
 }
 
-// Small whole numbers: every product and sum is exact in fp32, so that what is off is the codec's doing, and may be off
+// Small integers: every product and sum is exact in fp32, so that what is off is the codec's doing, and may be off
 // by no more than the report says. The report, in turn, is no more than what groups of such values can cost.
 int report_what_happens(World& world, std::uint64_t seed) {
   Random random(seed);
@@ -195,7 +195,7 @@ TEST(CodedOperators, RefuseWhatSendsNoCodes) {
     const auto has = [](const std::string& text, const char* words) { return text.find(words) != std::string::npos; };
     EXPECT_TRUE(has(refusal(Operator::all_gather_gemm, through("int8")), "codec int8: all_gather_gemm sums nothing"));
     EXPECT_TRUE(has(refusal(Operator::gemm_all_to_all, through("int8")), "codec int8: gemm_all_to_all sums nothing"));
-    EXPECT_TRUE(has(refusal(Operator::gemm_reduce_scatter, through("int4+int8")), "a reduce-scatter has one step"));
+    EXPECT_TRUE(has(refusal(Operator::gemm_reduce_scatter, through("int4+int8")), "a reduce-scatter has one phase"));
     OperatorOptions options = through("int8");
     options.strategy = Strategy::fused;
     EXPECT_TRUE(has(refusal(Operator::gemm_all_reduce, options), "strategy fused sends no codes"));

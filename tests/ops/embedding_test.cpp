@@ -229,7 +229,7 @@ TEST(EmbeddingAllToAll, HostileNumbersAreRefusedByEveryRank) {
       refuses(false, scratch);
       if (scratch != out) throw Error(ErrorCode::unsound, "a refused call wrote");
       if (c.shape.optimizer) refuses(true, scratch);
-      op.run(c.operands(op, world.rank(), out.data(), false));  // and goes on
+      op.run(c.operands(op, world.rank(), out.data(), false));  // the operator goes on
     });
     ASSERT_EQ(results, c.whole.part);
   }

@@ -148,7 +148,7 @@ TEST(HostileEmbedding, WhatOneRankCannotMakeNoRankMakes) {
     const Shape shape;
     expect_refused(imbrex_embedding_make(worlds[0], rank == 0 ? nullptr : &shape.value, nullptr, &op), "shape is null");
     expect_refused(imbrex_embedding_make(worlds[0], &shape.value, nullptr, rank == 0 ? nullptr : &op), "made is null");
-    op = made(worlds[0]);  // and the world goes on
+    op = made(worlds[0]);  // the world goes on
     EXPECT_EQ(imbrex_embedding_destroy(op), IMBREX_OK);
   });
 }

@@ -135,7 +135,7 @@ TEST(Pitches, OfOperatorsAreTheSameOnEveryRank) {
   EXPECT_EQ(messages[0], "ldb = 7: it must be 0, or from 8, the elements of a row of b, to 2147483647");
 }
 
-// What a run looks at behind it: elements apart, and gaps that may not change.
+// What a run checks afterwards: elements apart, and gaps that may not change.
 TEST(Pitches, AWriteBetweenRowsIsNoticed) {
   const Problem problem{.op = Operator::gemm_all_to_all, .m = 3, .n = 4, .k = 5, .type = Type::fp16, .ldo = 6};
   const OperandInfo out = operands_of(problem).back();

@@ -1,6 +1,6 @@
 // Operators on random problems, as callers hold their data: on 1 to 8 ranks, of which a part may be a world of its own,
 // with both layouts of B, rows that lie apart, operands of three dimensions, lists of 1 to 3 B, the gathered A, and M
-// below the largest. Against float64, and exactly where whole numbers allow it.
+// below the largest. Against float64, and exactly where integers allow it.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 

@@ -39,7 +39,7 @@ TEST(Checker, NamesWhatIsMalformedInProducts) {
   expect([](Plan&, Product& p) { p.to.rank = 1; }, "the result is on rank 1");
   expect([](Plan&, Product& p) { p.to.rows = 4; }, "the result is 4 x 16, the product 8 x 16");
   expect([](Plan&, Product& p) { p.bias = {0, 0, 0, 0, 1, 8}; }, "the bias is in buffer 0");
-  expect([](Plan&, Product& p) { p.algorithm.parts = 0; }, "the parts of K 1 to 2^16");
+  expect([](Plan&, Product& p) { p.algorithm.parts = 0; }, "its split-K 1 to 2^16");
   expect([](Plan& plan, Product&) { plan.ranks[0].queues[0].tile = {}; },
          "a product on a queue whose blocks are 0 x 0");
   expect([](Plan& plan, Product&) { plan.ranks[0].queues[0].engine = Engine::compute; },
@@ -99,7 +99,7 @@ TEST(Checker, NamesCodecsThatDoNotSuit) {
   plan = plan_of(Operator::gemm_reduce_scatter);
   EXPECT_FALSE(check(plan).has_value());
   part(plan, 0).codec = parse_codec_pair("int4+int8");
-  expect_fault(plan, Fault::malformed, "it has one step, and so one codec");
+  expect_fault(plan, Fault::malformed, "it has one phase, and so one codec");
   for (const char* pair : {"int4+int8"}) {
     knobs.codec = parse_codec_pair(pair);
     EXPECT_THROW(plan_of(Operator::gemm_reduce_scatter), Error);

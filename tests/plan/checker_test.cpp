@@ -33,7 +33,7 @@ Plan all_gather(Transport transport = Transport::push) {
   return make_plan({Operator::all_gather_gemm, 16, 16, 8, 2, Type::fp32}, Strategy::fused, small_tiles(transport));
 }
 
-constexpr int a_scale_buffer = 3;  // behind a, b and out
+constexpr int a_scale_buffer = 3;  // after a, b and out
 
 std::vector<Task>& compute(Plan& plan, std::size_t rank) { return plan.ranks[rank].queues[0].tasks; }
 std::vector<Task>& copies(Plan& plan, std::size_t rank) { return plan.ranks[rank].queues[1].tasks; }
@@ -124,7 +124,7 @@ TEST(Checker, NamesTheTaskThatNeverRuns) {
   Plan plan = all_gather();
   copies(plan, 0)[0].posts.clear();
   expect_fault(plan, Fault::deadlock, "but an epoch has only 0");
-  // Own tile first: it waits for slots that the peer fills only behind its own tile, which waits for this rank's.
+  // Own tile first: it waits for slots that the peer fills only after its own tile, which waits for this rank's.
   plan = reduce_scatter();
   for (std::size_t rank : {0u, 1u}) std::swap(compute(plan, rank).front(), compute(plan, rank).back());
   expect_fault(plan, Fault::deadlock, "never sees more than");
@@ -261,7 +261,7 @@ TEST(Checker, NamesWhatMeetsTheNextEpoch) {
   Plan plan = all_gather();
   for (Buffer& buffer : plan.buffers) buffer.copies = 1;
   expect_fault(plan, Fault::reuse, "may still read");
-  // Three ranks post to one counter, and nobody hears from the waiting rank before it has passed.
+  // Three ranks post to one counter, and no rank hears from the waiting rank before it has passed.
   plan = make_plan({Operator::gemm_reduce_scatter, 24, 8, 12, 3, Type::fp32}, Strategy::fused,
                    small_tiles(Transport::store));
   plan.signal_copies = 1;

@@ -69,7 +69,7 @@ Plan random_plan(test::Random& random, const Problem& problem) {
   return make_plan(problem, all_own_shards(problem) ? strategy : Strategy::fused, knobs);
 }
 
-// Each block by several tasks, as work that is balanced by what it gathers. Whoever waits for blocks waits for all.
+// Each block by several tasks, as work that is balanced by what it gathers. A task that waits for blocks waits for all.
 void share_blocks(Plan& plan, int shares) {
   std::map<std::pair<int, int>, std::uint32_t> added;  // posts, by rank and signal
   for (RankPlan& rank : plan.ranks)

@@ -162,7 +162,7 @@ TEST(Outputs, OfTilesAreProved) {
       spoil(plan);
       expect_fault(plan, fault, text);
     };
-    // Another B, another bias, another output; an output that nobody writes; one that is written twice.
+    // Another B, another bias, another output; an output that no task writes; one that is written twice.
     expect([&](Plan& p) { tile_of(p, 1).b.buffer = plan::buffer_b_of(problem, 2); }, Fault::coverage,
            "which belongs at col");
     expect([&](Plan& p) { tile_of(p, 1).adds.back().buffer = plan::buffer_bias_of(problem, 0); }, Fault::coverage,
@@ -215,7 +215,7 @@ TEST(Outputs, GatheredAIsProved) {
     ASSERT_GE(handed_out().size(), 2u);
     Transfer& last = *handed_out().back();
     const Transfer before = last;
-    // Rows that nobody hands out, wrong ones, and some twice.
+    // Rows that no task hands out, wrong ones, and some twice.
     last = {};
     expect_fault(plan, Fault::coverage, "gathered");
     last = before;
@@ -253,7 +253,7 @@ TEST(Outputs, GatheredAHasNoCopyWhereItLandsInPlace) {
   }
 }
 
-// Whoever has taken a super-row's first tile finds the others of all outputs before other rows.
+// A worker that has taken a swizzle group's first tile finds the others of all outputs before other rows.
 TEST(Outputs, TilesOfTheSameRowsComeTogether) {
   Plan plan = make_plan(three_outputs(), Strategy::fused, small_tiles());
   std::set<std::int64_t> ended;

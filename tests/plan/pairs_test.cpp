@@ -187,7 +187,7 @@ TEST(Pairs, EachTaskTakesTheFirstLaterOneThatItMay) {
     // Strategies take it that all pulled pieces hang on others.
     const bool pulls =
         c.problem.op == Operator::all_gather_gemm && c.knobs.transport == Transport::pull && c.problem.ranks > 1;
-    // By rank and signal: tasks post to it that stand behind a wait.
+    // By rank and signal: tasks post to it that stand after a wait.
     std::set<std::pair<int, int>> late;
     for (const RankPlan& rank : plan.ranks)
       for (const Queue& queue : rank.queues) {

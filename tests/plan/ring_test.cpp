@@ -82,7 +82,7 @@ TEST(Ring, EachStepMultipliesWhatCameWhileItGoesOn) {
             if (e % parts == 0) row = 0;
             EXPECT_EQ(c.from, e < parts ? (Region{rank, plan::buffer_a, row, 0, c.from.rows, 8})
                                         : exchange(plan, rank, e - parts).to);
-            // And what comes is multiplied once it is there.
+            // What comes is multiplied once it is there.
             const Product& p = product(plan, rank, e + 1);
             EXPECT_EQ(p.a, c.to);
             ASSERT_EQ(products(plan, rank)[e + 1].waits.size(), 1u);
@@ -97,7 +97,7 @@ TEST(Ring, EachStepMultipliesWhatCameWhileItGoesOn) {
             EXPECT_EQ(c.to.rows, heights(chunks)[e % parts]);
           }
         }
-        // Where the caller wants the gathered A, there is no other room for it, and one copy: of the own rows.
+        // Where the caller takes the gathered A, there is no other room for it, and one copy: of the own rows.
         EXPECT_EQ(std::ssize(plan.buffers), plan::count_operands(problem) + (gathered ? 0 : 1));
         EXPECT_EQ(plan.ranks[0].queues.size(), gathered ? 3u : 2u);
         if (gathered) {
@@ -120,7 +120,7 @@ TEST(Ring, EveryBIsMultipliedByWhatCame) {
   }
 }
 
-// A block has as many chunks as rows at most; one rank has nobody to send to.
+// A block has as many chunks as rows at most; one rank sends nothing.
 TEST(Ring, ChunksAreNeverEmpty) {
   Plan plan = ring(gather(3, 4), 100);
   EXPECT_FALSE(check(plan).has_value());
@@ -212,7 +212,7 @@ TEST(Ring, CheckerFollowsBlocksRoundTheRing) {
     // Into another step's block.
     expect([](Plan& p) { exchange(p, 1, 4).to = exchange(p, 1, 0).to; }, Fault::coverage, "writes too");
     expect([](Plan& p) { std::swap(exchange(p, 1, 4).to.row, exchange(p, 1, 0).to.row); }, Fault::race, "may read");
-    // What came two steps before goes on, or what is yet to come.
+    // What came in the round before the last goes on, or what is yet to come.
     expect([](Plan& p) { exchange(p, 1, 4).from = exchange(p, 1, 0).to; }, Fault::coverage,
            "with what belongs elsewhere");
     expect([](Plan& p) { exchange(p, 1, 2).from = exchange(p, 1, 4).to; }, Fault::race, "may read");
@@ -233,7 +233,7 @@ TEST(Ring, CheckerFollowsBlocksRoundTheRing) {
 }
 
 // A rank that pulls rows of another's A, which may be read from that rank's entry into the epoch to its exit, on a
-// queue of its own behind exchange `after` and, where there is one, before exchange `before`.
+// queue of its own after exchange `after` and, where there is one, before exchange `before`.
 Plan with_pull(int ranks, int chunks, int from, int after, int before) {
   Plan plan = ring(ranks, chunks);
   const int pulled = static_cast<int>(plan.buffers.size());
@@ -252,7 +252,7 @@ Plan with_pull(int ranks, int chunks, int from, int after, int before) {
 // more; one that begins holds the rank that it sends to, and no other.
 TEST(Ring, AnExchangeOrdersTwoRanksOnly) {
   EXPECT_FALSE(check(with_pull(2, 2, 1, 0, 1)).has_value());
-  // Behind the first step, rank 0 knows that rank 2 has come, behind the second one, of rank 1 by way of rank 2.
+  // Behind the first step, rank 0 knows that rank 2 has come, after the second one, of rank 1 by way of rank 2.
   expect_fault(with_pull(3, 1, 1, 0, 1), Fault::race, "before that rank is known to have entered the epoch");
   expect_fault(with_pull(3, 1, 1, 1, -1), Fault::race, "that rank may leave the epoch before it is done");
   // Rank 1 waits for rank 0's last exchange, rank 2 does not; for the one before it does, by way of rank 1.

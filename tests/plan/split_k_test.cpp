@@ -116,7 +116,7 @@ TEST(SplitK, PartsStandWhereTheOwnProductDoes) {
   EXPECT_EQ(sums, 4);
 }
 
-// A worker that waits for a part never waits for one that stands behind it.
+// A worker that waits for a part never waits for one that comes later in the queue.
 TEST(SplitK, PartsStandBeforeTheTilesThatAddThem) {
   for (Operator op : {Operator::all_gather_gemm, Operator::gemm_reduce_scatter}) {
     Knobs knobs;

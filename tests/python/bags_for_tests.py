@@ -59,7 +59,7 @@ def draw(seed: int) -> Problem:
 
 
 def integers(shape: tuple[int, ...], seed: int, most: int = 3) -> Tensor:
-    """Whole numbers from -most to most."""
+    """Integers from -most to most."""
     return torch.randint(-most, most + 1, shape, generator=generator_of(seed)).float()
 
 
@@ -86,7 +86,7 @@ def looked_up(p: Problem, tables: list[Tensor], bags: list[tuple[Tensor, Tensor,
 
 
 def divided(p: Problem, sums: Tensor, bags: list[tuple[Tensor, Tensor, Tensor]]) -> Tensor:
-    """Means of sums where the problem wants them, by one product with 1 / n."""
+    """Means of sums where the problem has them, by one product with 1 / n."""
     if p.mode == "sum":
         return sums
     counts = [

@@ -23,14 +23,14 @@ def backend_of(rank: int) -> str:
         return "gloo"
     os.environ.update(NCCL_HOSTID=f"rank{rank}", NCCL_SOCKET_IFNAME="lo", NCCL_IB_DISABLE="1")
     torch.cuda.set_device(rank % torch.cuda.device_count())
-    # What the drop-in hands back to torch's own kernels runs as products and collectives: symmetric memory wants a GPU
+    # What the drop-in hands back to torch's own kernels runs as products and collectives: symmetric memory needs a GPU
     # for each rank.
     symmetric._is_test_mode = True
     return "cpu:gloo,cuda:nccl"
 
 
 def fewer_gpus_than(ranks: int) -> dict[str, str]:
-    """The environment in which a script that wants a GPU for each rank finds none, where there are too few."""
+    """The environment in which a script that needs a GPU for each rank finds none, where there are too few."""
     return {} if torch.cuda.device_count() >= ranks else {"CUDA_VISIBLE_DEVICES": ""}
 
 

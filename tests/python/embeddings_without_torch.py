@@ -1,7 +1,7 @@
 """
 What one rank does of the test of embeddings for NumPy and DLPack: started by `imbrex launch`, torch made impossible.
 
-Rows are small whole numbers, so that sums are exact in every type, and a mean is one product.
+Rows are small integers, so that sums are exact in every type, and a mean is one product.
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ def lookups(world):
 
 
 def updates(world):
-    """Five steps; twice, to the same bits. Gradients are whole numbers, so that SGD's steps are exact."""
+    """Five steps; twice, to the same bits. Gradients are integers, so that SGD's steps are exact."""
     ranks, rank = world.size, world.rank
     for optimizer in ("sgd", "row_wise_adagrad"):
         ends = []

@@ -54,7 +54,7 @@ def draw(seed: int, ops: tuple[str, ...]) -> Problem:
 
 
 def integers(shape: tuple[int, ...], seed: int, dtype: torch.dtype) -> Tensor:
-    """Small whole numbers, so that every sum is exact in every type."""
+    """Small integers, so that every sum is exact in every type."""
     generator = generator_of(seed)
     return torch.randint(-2, 3, shape, generator=generator).to(dtype)
 

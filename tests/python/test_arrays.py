@@ -106,7 +106,7 @@ with imbrex.World.from_environment() as world:
         (lambda: imbrex.matmul_all_reduce(a[r].astype(np.float64), b[r], world), "dtype float64"),
         (lambda: imbrex.matmul_all_reduce([1], b[r], world), "is a list"),
         (lambda: imbrex.matmul_all_reduce(a[r], b[r], world, codec="int9"), "int9"),
-        (lambda: imbrex.matmul_reduce_scatter(a[r], b[r], world, codec="int4+int8"), "one step"),
+        (lambda: imbrex.matmul_reduce_scatter(a[r], b[r], world, codec="int4+int8"), "one phase"),
         (lambda: imbrex.matmul_all_reduce(a[r], b[r], world, report=True), "without a codec"),
         (lambda: imbrex.all_reduce(np.ones((4, 4), np.float32).T[:, :2], world), "operand in"),
         (lambda: imbrex.matmul_all_reduce(Spoken(a[r]), b[r], world), "out is missing"),

@@ -23,7 +23,7 @@ ROUNDING = {"float32": 2**-22, "bfloat16": 2**-7, "float16": 2**-10}
 
 
 def operands(rows: int, k: int, n: int, dtype: str, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """This rank's A and B; small whole numbers, so that its product is exact in float32."""
+    """This rank's A and B; small integers, so that its product is exact in float32."""
     generator = generator_of(seed * 10 + dist.get_rank())
     draw = [torch.randint(-3, 4, shape, generator=generator) for shape in ((rows, k), (k, n))]
     return draw[0].to(getattr(torch, dtype)), draw[1].to(getattr(torch, dtype))
@@ -137,13 +137,13 @@ def test_compiled(ranks):
 
 
 def refusals() -> None:
-    """What is no codec, or has one step."""
+    """What is no codec, or has one phase."""
     group = group_of(0, 1, 2, 3)
     a, b = operands(16, 8, 32, "float32", 9)
     one = torch.ones(1)
     for call, words in (
         (lambda: it.matmul_all_reduce(a, b, group, codec="int9"), "int9"),
-        (lambda: it.matmul_reduce_scatter(a, b, group, codec="int4+int8"), "one step"),
+        (lambda: it.matmul_reduce_scatter(a, b, group, codec="int4+int8"), "one phase"),
         (lambda: it.matmul_all_reduce(a, b, group, codec="int8", tolerance=1.0, scale_a=one, scale_b=one), "tolerance"),
     ):
         try:

@@ -1,7 +1,8 @@
-"""Every public function has a docstring of a kind, and its examples run; so do the samples of the documents."""
+"""Every public function has a docstring of a kind, and its examples run; so do the programs of the documents."""
 
 from __future__ import annotations
 
+import ast
 import doctest
 import importlib
 import inspect
@@ -151,20 +152,61 @@ def torch_examples() -> None:
         dist.destroy_process_group()
 
 
+def pages() -> list[str]:
+    """README and the users' pages."""
+    return ["README.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))]
+
+
+def blocks(document: str) -> list[str]:
+    return re.findall(r"^```python\n(.*?)^```", (ROOT / document).read_text(), re.M | re.S)
+
+
 def samples(document: str) -> list[str]:
     """The complete Python programs of a document: those that say what they print."""
-    blocks = re.findall(r"^```python\n(.*?)^```", (ROOT / document).read_text(), re.M | re.S)
-    return [block for block in blocks if "imbrex" in block and "print(" in block]
+    return [block for block in blocks(document) if "imbrex" in block and "print(" in block]
 
 
-@pytest.mark.parametrize("document", ("README.md", "docs/embedding.md", "docs/pytorch.md"))
+def exists(name: str) -> bool:
+    """Whether `imbrex.torch.drop_in` or the like is there to import."""
+    parts = name.split(".")
+    for end in range(len(parts), 0, -1):
+        try:
+            found: Any = importlib.import_module(".".join(parts[:end]))
+        except ModuleNotFoundError:
+            continue
+        for part in parts[end:]:
+            if not hasattr(found, part):
+                return False
+            found = getattr(found, part)
+        return True
+    return False
+
+
+def test_names_in_documents():
+    """Every `imbrex....` of the pages' prose, tables and Python code is there."""
+    assert exists("imbrex.World.from_environment") and not exists("imbrex.gone") and not exists("imbrex.World.gone")
+    has_torch = importlib.util.find_spec("torch") is not None
+    named: set[tuple[str, str]] = set()
+    for document in pages():
+        plain = re.sub(r"^```.*?^```", "", (ROOT / document).read_text(), flags=re.M | re.S)
+        named |= {(document, name) for name in re.findall(r"`(imbrex(?:\.[a-zA-Z_]\w*)+)", plain)}
+        for block in blocks(document):
+            for node in ast.walk(ast.parse(block)):
+                if isinstance(node, ast.Attribute) and re.fullmatch(r"imbrex(\.\w+)+", ast.unparse(node)):
+                    named.add((document, ast.unparse(node)))
+    assert len(named) > 20
+    for document, name in sorted(named):
+        if ".torch" in name and not has_torch:
+            continue
+        assert exists(name), f"{document} names {name}, which is not there"
+
+
+@pytest.mark.parametrize("document", [page for page in pages() if samples(page)])
 def test_documents(tmp_path, document):
     """Each complete program runs on four ranks by torchrun, or by `imbrex launch` where it needs no torch."""
     from imbrex._library import program
 
-    found = samples(document)
-    assert found, f"{document} has no complete Python program"
-    for number, text in enumerate(found):
+    for number, text in enumerate(samples(document)):
         script = tmp_path / f"sample{number}.py"
         script.write_text(text)
         if "torch" in text:

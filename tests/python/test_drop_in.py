@@ -104,7 +104,7 @@ def test_plain_operators(ranks):
 
 
 def products(a: torch.Tensor, b: torch.Tensor, a_scale: torch.Tensor, b_scale: torch.Tensor) -> torch.Tensor:
-    """In float64; all inputs are whole numbers and powers of two, so that nothing is rounded anywhere."""
+    """In float64; all inputs are integers and powers of two, so that nothing is rounded anywhere."""
     return (a.double() * a_scale.double()) @ (b.double() * b_scale.double())
 
 

@@ -62,7 +62,7 @@ def problem(**other) -> Problem:
 
 
 def exact(first_seed: int, count: int) -> None:
-    """Whole numbers: the very bits of torch's sums, and of a mean by one product."""
+    """Integers: the very bits of torch's sums, and of a mean by one product."""
     for seed in range(first_seed, first_seed + count):
         p = draw(seed)
         tables = [integers(shape, seed * 7 + number) for number, shape in enumerate(p.tables)]
@@ -174,7 +174,7 @@ def test_sgd(ranks, other):
 
 
 def adagrad(p: Problem) -> None:
-    """Gradients are whole numbers, so that only the state's and the step's own roundings are bounded."""
+    """Gradients are integers, so that only the state's and the step's own roundings are bounded."""
     tables = [integers(shape, number) for number, shape in enumerate(p.tables)]
     width, rank = sum(dim for _, dim in p.tables), dist.get_rank()
 
@@ -333,7 +333,7 @@ BAD = {
 
 
 def is_refused(name: str) -> str:
-    """The text with which every rank refuses; tables are as they were, and a good call works behind it."""
+    """The text with which every rank refuses; tables are as they were, and a good call works afterwards."""
     p, rank = problem(batch=16), dist.get_rank()
     tables = [integers(shape, number) for number, shape in enumerate(p.tables)]
     bag = module_of(p, tables)
@@ -406,7 +406,7 @@ def test_modules_refuse(ranks):
 
 
 def lose_a_rank() -> tuple[str, float]:
-    """Rank 1 dies between two steps; the others' next ends soon, with its number."""
+    """Rank 1 dies between two updates; the others' next ends soon, with its number."""
     p, rank = problem(), dist.get_rank()
     bag = module_of(p, [integers(shape, number) for number, shape in enumerate(p.tables)])
     given = bag.exchange(*local_bags(p, bags_of(p), rank))

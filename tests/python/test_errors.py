@@ -79,7 +79,7 @@ BAD = {
 
 
 def is_refused(name: str) -> str:
-    """The text with which a bad call is refused; a good one works behind it."""
+    """The text with which a bad call is refused; a good one works afterwards."""
     group = group_of(0, 1, 2, 3)
     with pytest.raises(imbrex.InvalidInput) as caught:
         BAD[name][0](group)

@@ -96,7 +96,7 @@ def first_met_in_a_capture() -> str:
 
 
 def test_a_capture_that_meets_a_new_shape(ranks):
-    """It is refused with the name of what helps, on every rank, and works behind that."""
+    """It is refused with the name of what helps, on every rank, and works afterwards."""
     for text in ranks.run(first_met_in_a_capture):
         assert "warm_up" in text, text
 
@@ -127,7 +127,7 @@ def test_reduce_overhead(ranks):
 
 
 def beside_torchs_scaled_mm(op: str, rowwise: bool) -> None:
-    """Against torch._scaled_mm and torch's collectives: exactly, of whole numbers and powers of two."""
+    """Against torch._scaled_mm and torch's collectives: exactly, of integers and powers of two."""
     group, rank = group_of(0, 1, 2, 3), dist.get_rank()
     m, n, k = 64, 48, 64
 

@@ -137,7 +137,7 @@ def test_list_gradients(ranks):
 
 
 def norm_gradients() -> None:
-    """The RMSNorm behind the all-reduce."""
+    """The RMSNorm after the all-reduce."""
     group = group_of(0, 1, 2, 3)
     rank = dist.get_rank()
     generator = generator_of(14)

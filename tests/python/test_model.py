@@ -42,8 +42,8 @@ def measure(program: Path, out: Path, *more: str) -> subprocess.CompletedProcess
 
 def test_a_small_layer(tmp_path):
     """
-    In one run over 2 ranks: the logits' error is at most 1.5x that of functional collectives, and lies with the codec's
-    bound beside it; the loss over 50 steps is within 1 % of the whole model's, and the same bits twice.
+    In one run over 2 ranks: the logits' error is at most 1.5x that of functional collectives, and lies within the
+    codec's bound; the loss over 50 steps is within 1 % of the whole model's, and the same bits twice.
     """
     out = tmp_path / "model.json"
     done = measure(program(), out)

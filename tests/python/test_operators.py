@@ -1,4 +1,4 @@
-"""The operators against torch's own products and collectives, exactly: all inputs are small whole numbers."""
+"""The operators against torch's own products and collectives, exactly: all inputs are small integers."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_random_problems(ranks):
 
 
 def apart(x: torch.Tensor, value: float, by_columns: bool = False) -> torch.Tensor:
-    """The same in a wider tensor, with `value` between its rows."""
+    """A copy of x in a wider tensor, with `value` between its rows."""
     if by_columns:
         return apart(x.t(), value).t()
     wide = torch.full((*x.shape[:-1], x.shape[-1] + 8), value, dtype=x.dtype)
@@ -119,7 +119,7 @@ def test_rows_that_lie_apart(ranks):
 
 
 def lists_apart() -> None:
-    """Blocks of one fused weight, one behind another, and a slice of wider activations."""
+    """Blocks of one fused weight, one after another, and a slice of wider activations."""
     group = group_of(0, 1, 2, 3)
     rank = dist.get_rank(group)
     parts = [integers((6, 8), 70 + r, torch.float32) for r in range(4)]
@@ -188,7 +188,7 @@ def test_lists_of_b(ranks, dtype, dim):
 
 
 def fp8(rowwise: bool, op: str) -> None:
-    """Products of 8-bit floats, exact: whole numbers, and scales that are powers of two."""
+    """Products of 8-bit floats, exact: integers, and scales that are powers of two."""
     group = group_of(0, 1, 2, 3)
     rank = dist.get_rank(group)
     p = Problem(op, 4, 16, 32, 64, "float32", False, 0, 0, True, False, 9)

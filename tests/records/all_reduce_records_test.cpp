@@ -29,9 +29,10 @@ Time line(double wait, double rate) {
   return [=](std::int64_t bytes) { return wait + static_cast<double>(bytes) / rate; };
 }
 
-std::vector<jobs::Duel> duels(const Time& holder, const Time& challenger, std::int64_t most = 64 * mib) {
-  std::vector<jobs::Duel> list;
-  for (std::int64_t bytes = kib; bytes <= most; bytes *= 2) list.push_back({bytes, holder(bytes), challenger(bytes)});
+std::vector<jobs::SizeComparison> comparisons(const Time& current, const Time& candidate,
+                                              std::int64_t most = 64 * mib) {
+  std::vector<jobs::SizeComparison> list;
+  for (std::int64_t bytes = kib; bytes <= most; bytes *= 2) list.push_back({bytes, current(bytes), candidate(bytes)});
   return list;
 }
 
@@ -65,7 +66,7 @@ TEST(Crossing, IsWhereLinesMeet) {
   const double rate = 300e9;
   for (const std::int64_t where : {3 * kib, 100 * kib, 700 * kib, 5 * mib, 63 * mib}) {
     const double at = static_cast<double>(where) + 1;
-    const auto found = jobs::crossing(duels(line(3e-6, rate), line(3e-6 + at / rate / 2, 2 * rate)));
+    const auto found = jobs::crossing(comparisons(line(3e-6, rate), line(3e-6 + at / rate / 2, 2 * rate)));
     ASSERT_TRUE(found.has_value()) << where;
     EXPECT_EQ(*found, where + kib) << where;
   }
@@ -73,9 +74,9 @@ TEST(Crossing, IsWhereLinesMeet) {
 
 TEST(Crossing, OfTiesAndExtremes) {
   const Time fast = line(1e-6, 400e9), slow = line(2e-6, 300e9);
-  EXPECT_EQ(jobs::crossing(duels(slow, fast)), 0);
-  EXPECT_EQ(jobs::crossing(duels(fast, slow)), std::nullopt);
-  EXPECT_EQ(jobs::crossing(duels(fast, fast)), std::nullopt);  // who is no faster gains nothing
+  EXPECT_EQ(jobs::crossing(comparisons(slow, fast)), 0);
+  EXPECT_EQ(jobs::crossing(comparisons(fast, slow)), std::nullopt);
+  EXPECT_EQ(jobs::crossing(comparisons(fast, fast)), std::nullopt);  // an equally fast one gains nothing
   EXPECT_EQ(jobs::crossing({}), std::nullopt);
   // At the last size only, and by next to nothing: not below it, not at the one before.
   EXPECT_EQ(jobs::crossing({{kib, 1, 2}, {2 * kib, 1, 1 - 1e-15}}), 2 * kib);
@@ -83,21 +84,22 @@ TEST(Crossing, OfTiesAndExtremes) {
 }
 
 TEST(Crossing, OfWhoCannotGo) {
-  // The holder takes nothing above 16 MiB; until then it is faster.
+  // The current algorithm takes nothing above 16 MiB; until then it is faster.
   const auto bounded = [](std::int64_t bytes) { return bytes <= 16 * mib ? 1e-6 : never; };
-  EXPECT_EQ(jobs::crossing(duels(bounded, line(2e-6, 300e9))), 32 * mib);
+  EXPECT_EQ(jobs::crossing(comparisons(bounded, line(2e-6, 300e9))), 32 * mib);
   const auto late = [](std::int64_t bytes) { return bytes < mib ? never : 1e-7; };
-  EXPECT_EQ(jobs::crossing(duels(line(1e-6, 300e9), late)), mib);
+  EXPECT_EQ(jobs::crossing(comparisons(line(1e-6, 300e9), late)), mib);
   EXPECT_EQ(jobs::crossing({{kib, never, never}, {2 * kib, never, 1}}), 2 * kib);
 }
 
 // A lucky size among slower ones, and an unlucky one among faster ones.
 TEST(Crossing, BelievesNoSingleSize) {
-  const Time holder = line(3e-6, 200e9), challenger = line(6e-6, 400e9);
-  const auto calm = jobs::crossing(duels(holder, challenger));
+  const Time current = line(3e-6, 200e9), candidate = line(6e-6, 400e9);
+  const auto calm = jobs::crossing(comparisons(current, candidate));
   ASSERT_TRUE(calm.has_value());
   const auto disturbed = [&](std::int64_t where, double factor) {
-    return jobs::crossing(duels(holder, [&](std::int64_t b) { return challenger(b) * (b == where ? factor : 1); }));
+    return jobs::crossing(
+        comparisons(current, [&](std::int64_t b) { return candidate(b) * (b == where ? factor : 1); }));
   };
   EXPECT_EQ(disturbed(16 * kib, 0.1), calm);
   const auto after = disturbed(16 * mib, 10);
@@ -107,7 +109,7 @@ TEST(Crossing, BelievesNoSingleSize) {
   EXPECT_EQ(disturbed(64 * mib, 10), std::nullopt);
 }
 
-// Whatever the noise: at each measured size from the threshold on the challenger was faster, and at the last one below
+// Whatever the noise: at each measured size from the threshold on the candidate was faster, and at the last one below
 // it was not.
 TEST(Crossing, HoldsForNoisyTimes) {
   std::mt19937_64 random(test::seed_from_environment());
@@ -115,18 +117,18 @@ TEST(Crossing, HoldsForNoisyTimes) {
   int crossed = 0;
   for (int i = 0; i < 2000; ++i) {
     const Time x = line(wait(random), rate(random)), y = line(wait(random), rate(random));
-    const std::vector<jobs::Duel> list = duels([&](std::int64_t b) { return x(b) * noise(random); },
-                                               [&](std::int64_t b) { return y(b) * noise(random); });
+    const std::vector<jobs::SizeComparison> list = comparisons([&](std::int64_t b) { return x(b) * noise(random); },
+                                                               [&](std::int64_t b) { return y(b) * noise(random); });
     const auto found = jobs::crossing(list);
-    const jobs::Duel* below = nullptr;
-    for (const jobs::Duel& d : list) {
+    const jobs::SizeComparison* below = nullptr;
+    for (const jobs::SizeComparison& d : list) {
       if (d.bytes >= found.value_or(most_bytes))
-        EXPECT_LT(d.challenger, d.holder) << d.bytes;
+        EXPECT_LT(d.candidate, d.current) << d.bytes;
       else
         below = &d;
     }
     if (below != nullptr) {
-      EXPECT_GE(below->challenger, below->holder) << below->bytes;
+      EXPECT_GE(below->candidate, below->current) << below->bytes;
     }
     EXPECT_EQ(found.value_or(0) % kib, 0);
     crossed += found && *found > 0 ? 1 : 0;

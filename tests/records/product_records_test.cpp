@@ -71,7 +71,7 @@ TEST(ProductRecords, TakeThePlaceOfThoseOfTheirProducts) {
   EXPECT_EQ(after.date, "2026-12-24");
   EXPECT_EQ(after.list.size(), 1u);
   EXPECT_EQ(after.all_reduces, before.all_reduces);
-  // And those who tune something else keep products.
+  // Tuning something else keeps products.
   jobs::Measurement gemm;
   gemm.problem = {Operator::gemm_all_reduce, 128, 32, 64, 4, bf16};
   gemm.gpu = "Some GPU";

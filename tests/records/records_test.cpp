@@ -134,7 +134,7 @@ TEST(Records, RefuseWhatTheyDoNotKnow) {
   EXPECT_NE(message(with("\"type\": \"bf16\"", "\"type\": \"e4m3\", \"scales\": \"rows\"")).find("'rows'"),
             std::string::npos);
   EXPECT_NE(message(with("\"group\"", "\"grupp\"")).find("'grupp' is not known"), std::string::npos);
-  // What closed forms and plans could make nothing of.
+  // Values of which analytical models and plans could make nothing.
   EXPECT_NE(message(with("\"us\": 2.0", "\"us\": 0")).find("records[0].us: a time must be from"), std::string::npos);
   EXPECT_NE(message(with("\"sequential_us\": 3.0", "\"sequential_us\": 1e300")).find("records[0].sequential_us"),
             std::string::npos);

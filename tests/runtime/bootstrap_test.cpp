@@ -130,15 +130,14 @@ TEST(Bootstrap, ContradictionsNameTheVariable) {
   const std::vector<std::pair<Variables, std::string>> wrong = {
       {torch + Variables{{"RANK", "4"}}, "RANK=4 contradicts WORLD_SIZE=4"},
       {torch + Variables{{"RANK", "-1"}}, "RANK=-1"},
-      {torch + Variables{{"RANK", "2x"}}, "RANK='2x' is not a whole number"},
+      {torch + Variables{{"RANK", "2x"}}, "RANK='2x' is not an integer"},
       {torch + Variables{{"WORLD_SIZE", "65"}}, "WORLD_SIZE=65"},
       {torch + Variables{{"LOCAL_WORLD_SIZE", "0"}}, "LOCAL_WORLD_SIZE=0: a host has at least one rank"},
       {without(torch + Variables{{"LOCAL_WORLD_SIZE", "2"}}, "MASTER_ADDR"),
        "MASTER_ADDR is not set: torchrun has spread"},
       {without(torch + Variables{{"LOCAL_WORLD_SIZE", "2"}}, "MASTER_PORT"),
        "MASTER_PORT is not set: torchrun has spread"},
-      {torch + Variables{{"LOCAL_WORLD_SIZE", "2"}, {"MASTER_PORT", "many"}},
-       "MASTER_PORT='many' is not a whole number"},
+      {torch + Variables{{"LOCAL_WORLD_SIZE", "2"}, {"MASTER_PORT", "many"}}, "MASTER_PORT='many' is not an integer"},
       {torch + Variables{{"LOCAL_WORLD_SIZE", "2"}, {"MASTER_PORT", "65530"}},
        "MASTER_PORT=65530: it must be 1 to 65527"},
       {ompi + Variables{{"OMPI_COMM_WORLD_LOCAL_SIZE", "1"}},
@@ -198,7 +197,7 @@ TEST(Environment, SaysWhichValuesCannotBeUsed) {
               std::string::npos)
         << value;
   EXPECT_EQ(fault(base::Key::loss_detection, "luck"), "IMBREX_LOSS_DETECTION='luck' must be auto, pidfd or lock");
-  EXPECT_EQ(fault(base::Key::torch_rank, "x"), "RANK='x' is not a whole number");
+  EXPECT_EQ(fault(base::Key::torch_rank, "x"), "RANK='x' is not an integer");
   EXPECT_EQ(fault(base::Key::torch_master_port, "x"), "");
 }
 

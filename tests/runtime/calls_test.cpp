@@ -38,7 +38,7 @@ TEST(Calls, ThatEveryRankRefusesCostNothing) {
   const int code = run_threads(3, {.heap_bytes = 4096, .wait_limit = limit}, [](World& world) {
     std::mt19937_64 random(static_cast<std::uint64_t>(world.rank()) + 1);
     for (int i = 0; i < 200; ++i) {
-      // The same for all, who come at different times.
+      // All make equal calls, at different times.
       if (i % 3 == 0 || (i > 90 && i < 130))
         calls_of(world).refuse("operand a is null");
       else
@@ -53,7 +53,7 @@ TEST(Calls, ThatEveryRankRefusesCostNothing) {
   EXPECT_EQ(code, 0);
 }
 
-// Whoever comes first, in both kinds of worlds.
+// Whichever rank comes first, in both kinds of worlds.
 TEST(Calls, ThatOneRankRefusesFailTheWorld) {
   for (const bool taken_back : {false, true})
     for (const bool refuser_first : {false, true}) {

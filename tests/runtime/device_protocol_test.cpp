@@ -21,7 +21,7 @@ struct alignas(64) Part {
   std::uint64_t token = 0;
 };
 
-/// As many ranks as asked for, whose parts lie one behind the other.
+/// As many ranks as asked for, whose parts lie one after the other.
 class Ranks {
  public:
   explicit Ranks(std::uint32_t ranks, std::uint64_t limit_ns = std::uint64_t{20'000'000'000})
@@ -59,7 +59,7 @@ class Ranks {
 
 constexpr auto nowhere = [](Fault&, std::uint32_t) { ADD_FAILURE() << "nobody gives up here"; };
 
-// Ranks hand on a token, which lies beside the counter: whoever sees the post sees the token.
+// Ranks hand on a token, which lies beside the counter: a rank that sees the post sees the token.
 TEST(DeviceProtocol, ATokenGoesRound) {
   constexpr std::uint32_t rounds = 2000;
   for (const std::uint32_t before : {0u, 0xffffff00u}) {  // counters wrap
@@ -84,7 +84,7 @@ TEST(DeviceProtocol, ATokenGoesRound) {
   }
 }
 
-// Nobody posts: the first thread that passes the limit writes down why, and all ranks' waits end.
+// No thread posts: the first thread that passes the limit writes down why, and all ranks' waits end.
 TEST(DeviceProtocol, AWaitIsBoundedAndEndsAllOthers) {
   Ranks ranks(3, 50'000'000);
   std::atomic<int> said = 0;
@@ -151,7 +151,7 @@ TEST(DeviceProtocol, NothingIsPostedOnceARankGaveUp) {
   device::post_add(g, &ranks.part(1).counter, 1);
   device::post_set(g, &ranks.part(1).counter, 9);
   EXPECT_EQ(ranks.part(1).counter, 1u);
-  // Whoever comes late asks before it stores, and its host is told.
+  // A thread that comes late asks before it stores, and its host is told.
   EXPECT_TRUE(device::given_up(g, false));
   EXPECT_EQ(ranks.fault(0).ended_early, 1u);
 }

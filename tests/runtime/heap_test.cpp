@@ -73,7 +73,7 @@ TEST(OffsetAllocator, MatchesAModelOverRandomSequences) {
   }
 }
 
-// The end of all that was ever taken, and the lowest free place behind it.
+// The end of all that was ever taken, and the lowest free place after it.
 TEST(OffsetAllocator, GivesWhatNobodyHad) {
   const unsigned seed = std::random_device{}();
   SCOPED_TRACE("seed " + std::to_string(seed));

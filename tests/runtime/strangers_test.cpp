@@ -29,7 +29,7 @@ using Clock = std::chrono::steady_clock;
 
 constexpr uid_t another_user = 54321;
 
-/// A rank of `imbrex launch`, whose key nobody else can know.
+/// A rank of `imbrex launch`, whose key no other process can know.
 Start launched(const std::string& id, int rank, double limit = 10) {
   return {{fmt::format("IMBREX_RANK={}", rank), "IMBREX_WORLD_SIZE=2", "IMBREX_RENDEZVOUS=" + id},
           {"join", "4096", std::to_string(limit)}};
@@ -41,7 +41,16 @@ Start torchrun(const std::string& id, int rank, double limit = 10) {
   return {{fmt::format("RANK={}", rank), "WORLD_SIZE=2", "MASTER_PORT=29500", "TORCHELASTIC_RUN_ID=" + id},
           {"join", "4096", std::to_string(limit)}};
 }
-std::string key_of_torchrun(const std::string& id) { return "torchrun\n" + id + "\n29500\n\n"; }
+std::string key_of_torchrun(const std::string& id) {
+  const std::vector<std::string> variables = torchrun(id, 0).variables;
+  const base::Environment environment([&](const char* name) {
+    const std::string begin = std::string(name) + '=';
+    for (const std::string& variable : variables)
+      if (variable.starts_with(begin)) return variable.c_str() + begin.size();
+    return static_cast<const char*>(nullptr);
+  });
+  return find_bootstrap(environment)->key;
+}
 
 /// The name under which processes of `uid` meet.
 std::string name_of(const std::string& key, uid_t uid = geteuid()) {

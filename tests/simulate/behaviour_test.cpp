@@ -85,7 +85,7 @@ TEST(Behaviour, PartsOfKAreTilesOfTheirOwn) {
   m = ideal_machine();
   m.sm_rate[Type::bf16] = constant(1e30);
   m.memory_bandwidth = m.sm_memory_bandwidth = constant(1e12);
-  const double slots = 2 * 128 * 128 * 4 / 1e12;  // of a part of both tiles, written, then read
+  const double slots = 2 * 128 * 128 * 4 / 1e12;  // a share of both tiles, written, then read
   EXPECT_NEAR(seconds(m, 2) - seconds(m, 1), 2 * slots, 1e-12);
   EXPECT_NEAR(seconds(m, 4) - seconds(m, 1), 6 * slots, 1e-12);
 }
@@ -186,9 +186,9 @@ TEST(Behaviour, OwnCollectivesHaveCurvesOfTheirOwn) {
   m.own_one_step = curve({{0.75 * bytes, 1.0}, {3 * bytes, 4.0}});
   m.own_two_steps = curve({{1, 2.0}, {1e9, 2.0}});
   EXPECT_NEAR(seconds(Operator::gemm_reduce_scatter, Transport::store), product + 1.0, 1e-6);
-  // The whole vector to three peers takes longer than two steps here,
+  // The whole vector to three peers takes longer than two-shot here,
   EXPECT_NEAR(seconds(Operator::gemm_all_reduce, Transport::store), product + 2.0, 1e-6);
-  m.own_two_steps = curve({{1, 5.0}, {1e9, 5.0}});  // and less than these.
+  m.own_two_steps = curve({{1, 5.0}, {1e9, 5.0}});  // shorter than two-shot.
   EXPECT_NEAR(seconds(Operator::gemm_all_reduce, Transport::store), product + 4.0, 1e-6);
 }
 

@@ -1,4 +1,4 @@
-// Closed forms that the simulator must obey.
+// Analytical limits that the simulator must obey.
 #include <gtest/gtest.h>
 
 #include "simulate/plans.hpp"

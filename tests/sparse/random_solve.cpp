@@ -32,7 +32,7 @@ class Pe {
       const std::vector<T> all = right(epoch), own = own_right(analysed_.schedule, all, subject_.columns);
       in_kernel.set_right(own);
       in_kernel.solve();
-      if (epoch % 2 == 0) continue;  // nobody waits for anybody between these solves
+      if (epoch % 2 == 0) continue;  // no rank waits for another one between these solves
       by_level.set_right(own);
       by_level.solve();
       world_.barrier();
@@ -136,7 +136,8 @@ RandomSolve random_solve(std::uint64_t seed, std::int64_t most) {
   const Matrix matrix = random_triangular(random, most, subject.exact);
   subject.system = triangular_of(matrix, Part::whole, random() % 2 == 0);
   if (random() % 3 == 0) subject.columns = static_cast<std::int64_t>(2 + random() % 6);
-  if (random() % 2 == 0) subject.sharing = Sharing::cyclic, subject.block = static_cast<std::int64_t>(1 + random() % 20);
+  if (random() % 2 == 0)
+    subject.sharing = Sharing::cyclic, subject.block = static_cast<std::int64_t>(1 + random() % 20);
   subject.workers = static_cast<std::uint32_t>(1 + random() % 3);
   subject.single = random() % 2 == 0;
   return subject;

@@ -34,7 +34,7 @@ TEST(SparseSolver, TwoHundredRandomSystems) {
   }
 }
 
-// A packet for each row and PE that it is cut at, however many entries are behind it.
+// A packet for each row and PE that it is cut at, however many entries follow.
 TEST(SparseSolver, MessagesAreCutPairs) {
   Matrix matrix{40, 40, {}};
   for (std::uint32_t row = 0; row < 40; ++row)

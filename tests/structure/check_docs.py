@@ -16,6 +16,7 @@ PROGRAM = re.compile(r"imbrex|build/bin/\w+")
 OPTION = re.compile(r"--[a-z][\w-]*")
 QUOTE = re.compile(r"^<!-- from (\S+) -->\n```\w*\n(.*?)^```", re.M | re.S)
 ROW = re.compile(r"^\|(.+)\|[ \t]*$")
+DOCUMENT = re.compile(r"\b(?:docs|bench/results)/[\w/-]+\.md\b")
 
 
 def documents(root):
@@ -162,7 +163,20 @@ def check_quotes(root):
     return faults
 
 
-CHECKS = [check_links, check_paths, check_options, check_constants, check_quotes]
+def check_comments(root):
+    """A document that a comment, a message or a script names exists."""
+    faults = []
+    for folder in ("include", "src", "cli", "python", "examples", "tests", "bench", "scripts", "cmake"):
+        for path in sorted((root / folder).rglob("*")) if (root / folder).is_dir() else []:
+            if not path.is_file() or path.suffix in (".json", ".md", ".svg", ".npy", ".npz", ".pyc") or path.name in ("checks_test.py", "check_docs.py"):
+                continue
+            for name in sorted(set(DOCUMENT.findall(path.read_text(encoding="utf-8", errors="replace")))):
+                if not (root / name).is_file():
+                    faults.append(f"{path.relative_to(root)}: names {name}, which does not exist")
+    return faults
+
+
+CHECKS = [check_links, check_paths, check_options, check_constants, check_quotes, check_comments]
 
 
 def main(argv):

@@ -13,7 +13,7 @@ from pathlib import Path
 # else; and the room that each public header is the face of. device/ headers are included by kernels of any room.
 ARROWS = "tests/structure/arrows.json"
 # The document that tells what each room does, and the rows that name them.
-TABLE = "docs/architecture.md"
+TABLE = "docs/dev/architecture.md"
 ROW = re.compile(r"^\| `src/(\w+)` \|", re.M)
 
 NO_CUDA = ["plan", "codec", "machine", "records"]

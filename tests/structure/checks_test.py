@@ -6,9 +6,11 @@ import tempfile
 import unittest
 from pathlib import Path
 
+import check_dev
 import check_docs
 import check_names
 import check_structure
+import check_words
 
 ARROWS = check_structure.ARROWS
 ROOMS = {"base": [], "machine": ["base"], "plan": ["base"], "ops": ["plan", "base"], "jobs": ["ops", "base"]}
@@ -34,8 +36,9 @@ GOOD = {
     "scripts/test": "#!/bin/bash\n",
     "docs/protocols.md": "# Protocols\n\n| constant | value | file |\n|---|---|---|\n"
                          "| `copies` | 2 | `include/imbrex/plan.hpp` |\n",
-    "docs/architecture.md": "# House\n\n| folder | what |\n|---|---|\n| `src/base` | words |\n| `src/machine` | less |\n"
+    "docs/dev/architecture.md": "# House\n\n| folder | what |\n|---|---|\n| `src/base` | words |\n| `src/machine` | less |\n"
                             "| `src/plan` | more |\n| `src/ops` | most |\n| `src/jobs` | all |\n",
+    check_words.WORDS: json.dumps([{"say": "L2", "avoid": ["second-level cache"]}, {"say": "the noun", "begins": ["the same for"]}]),
     ARROWS: json.dumps({"rooms": ROOMS, "users": {"cli": ["jobs"], "python": []}, "public": PUBLIC}),
     "README.md": "Run `scripts/test`; see [protocols](docs/protocols.md#protocols) and `src/plan`, not `build/bin/x`.\n"
                  "[outside](https://example.org/x)\n",
@@ -50,7 +53,8 @@ def faults_of(changes):
                 continue
             (root / name).parent.mkdir(parents=True, exist_ok=True)
             (root / name).write_text(text)
-        return [f for check in [*check_structure.CHECKS, check_names.check_names, *check_docs.CHECKS] for f in check(root)]
+        return [f for check in [*check_structure.CHECKS, check_names.check_names, *check_docs.CHECKS, *check_dev.CHECKS,
+                                  *check_words.CHECKS] for f in check(root)]
 
 
 class Checks(unittest.TestCase):
@@ -103,11 +107,11 @@ class Checks(unittest.TestCase):
         self.refuse("it must hold rooms", {ARROWS: None})
 
     def test_rooms_are_the_documents(self):
-        name = "docs/architecture.md"
+        name = "docs/dev/architecture.md"
         self.refuse("src/: extra is no room", {"src/extra/x.hpp": "#pragma once\n"})
         self.assertEqual([f.split()[0] for f in faults_of({ARROWS: self.house({"extra": []})})], ["src/:", f"{name}:"])
-        self.refuse("docs/architecture.md: lacks ops", {name: GOOD[name].replace("| `src/ops` | most |\n", "")})
-        self.refuse("docs/architecture.md: extra is no room", {name: GOOD[name] + "| `src/extra` | none |\n", "src/extra/x": ""}, 2)
+        self.refuse("docs/dev/architecture.md: lacks ops", {name: GOOD[name].replace("| `src/ops` | most |\n", "")})
+        self.refuse("docs/dev/architecture.md: extra is no room", {name: GOOD[name] + "| `src/extra` | none |\n", "src/extra/x": ""}, 2)
         self.assertGreater(len(faults_of({name: None})), 0)
 
     def test_foreign(self):
@@ -164,6 +168,7 @@ class Checks(unittest.TestCase):
         self.refuse("names scripts/gone", {"README.md": "```\nscripts/gone   # fresh machine\n```\n"})
         self.refuse("docs/other.md: names src/gone.cpp", {"docs/other.md": "See `src/gone.cpp`.\n"})
         self.refuse("README.md: missing", {"README.md": None})
+        self.refuse("src/plan/plan.hpp: names docs/gone.md, which does not exist", {"src/plan/plan.hpp": "// docs/gone.md tells.\n"})
 
     def test_options(self):
         files = {"bench/x.py": 'parser.add_argument("--out-file")\n', "cli/main.cpp": 'app.add_option("-n,--ranks");\n'}
@@ -184,6 +189,62 @@ class Checks(unittest.TestCase):
         self.refuse("docs/x.md: quotes what scripts/quoted does not say: first", {**files, "docs/x.md": quote.format("first\nthird")})
         self.refuse("docs/x.md: quotes else/gone, which does not exist",
                     {"docs/x.md": quote.format("first").replace("scripts/quoted", "else/gone")})
+
+    def test_words(self):
+        cache = "second-" + "level cache"
+        broken = cache.replace(" ", "\n// ")
+        for name, text in (("src/plan/plan.hpp", f"/// In the {cache}.\n"), ("cli/commands.hpp", f'auto text = "the {cache}";\n'),
+                           ("src/machine/machine.hpp", f"// In the\n// {broken}.\n"), ("docs/x.md", f"The {cache.title()}\nserves it.\n"),
+                           ("src/ops/ops.hpp", f'auto text = "second-" \\\n"level\tcache";\n'.replace('-" \\\n"', "-").replace("\t", " ")),
+                           ("scripts/test", f"#!/bin/bash\n# The {cache}.\n"), ("bench/x.py", f'"""The {cache}."""\n'),
+                           ("python/torch_ops.py", f'import torch\nraise_it("the {cache}")\n')):
+            with self.subTest(name=name):
+                self.refuse('avoid "second-level cache"; say L2', {name: text})
+        self.refuse('src/plan/plan.hpp:2: avoid "the same for"; say the noun', {"src/plan/plan.hpp": "#pragma once\n/// The same for two.\n"})
+        for name, text in (("bench/x.py", f'print("the {cache}")\n'), ("docs/x.md", f"`{cache}` and [that](#{'x'})\n\n# x\n"),
+                           ("src/plan/plan.hpp", 'auto text = "the same for all";  // It is the same for all.\n'),
+                           ("src/ops/ops.hpp", f"// the {cache}s, a {cache}-line\n")):
+            with self.subTest(name=name):
+                self.assertEqual([f for f in faults_of({name: text}) if "avoid" in f], [])
+        for words in ("{", '["second"]', '[{"avoid": ["x"]}]', None):
+            self.refuse("it must hold a list of objects", {check_words.WORDS: words})
+
+    def test_every_phrase_is_found(self):
+        root = Path(__file__).resolve().parents[2]
+        words = json.loads((root / check_words.WORDS).read_text(encoding="utf-8"))
+        phrases = [phrase for entry in words for phrase in entry.get("avoid", []) + entry.get("begins", [])]
+        text = "".join(f"int x;  // {phrase.capitalize()} x.\n" for phrase in phrases)
+        with tempfile.TemporaryDirectory() as folder:
+            for name, content in ((check_words.WORDS, json.dumps(words)), ("src/x.hpp", text)):
+                (Path(folder) / name).parent.mkdir(parents=True, exist_ok=True)
+                (Path(folder) / name).write_text(content)
+            found = {int(fault.split(":")[1]) for fault in check_words.check_words(Path(folder)) if fault.startswith("src/x.hpp")}
+        self.assertEqual([phrase for line, phrase in enumerate(phrases, 1) if line not in found], [])
+
+    def test_contributors_lists(self):
+        table = "| file | look for | change |\n|---|---|---|\n"
+        row = "| `include/imbrex/plan.hpp` | `copies` | 2 |\n"
+        self.assertEqual(faults_of({"docs/dev/x.md": table + row}), [])
+        self.refuse("lists src/gone.cpp, which does not exist", {"docs/dev/x.md": table + "| src/gone.cpp | `x` | y |\n"})
+        self.refuse("plan.hpp has no copy", {"docs/dev/x.md": table + row.replace("copies", "copy")})
+        every = "<!-- every file with copies in include src -->\n" + table
+        self.assertEqual(faults_of({"docs/dev/x.md": every + row}), [])
+        self.refuse("lacks src/plan/plan.hpp, which has copies",
+                    {"docs/dev/x.md": every + row, "src/plan/plan.hpp": "int copies;\n"})
+        shown = "<!-- shown by tests/toy.cpp: copies -->\n" + table + row
+        toy = {"docs/dev/x.md": shown, "tests/toy.cpp": "int copies;\n", "tests/CMakeLists.txt": "add_executable(x toy.cpp)\n"}
+        self.assertEqual(faults_of(toy), [])
+        self.refuse("tests/toy.cpp has no copies", {**toy, "tests/toy.cpp": "int x;\n"})
+        self.refuse("is shown by tests/gone.cpp", {**toy, "docs/dev/x.md": shown.replace("toy", "gone")})
+        self.refuse("lists copies, which tests/toy.cpp does not show",
+                    {**toy, "docs/dev/x.md": shown.replace(": copies", ": int"), "tests/toy.cpp": "int copies;\n"}, 2)
+        self.refuse("knows tests/toy.cpp", {**toy, "src/ops/ops.hpp": '#include "imbrex/plan.hpp"  // toy\n'})
+
+    def test_contributors_words(self):
+        words = "word " * 3000
+        self.refuse("12501 words of prose", {"docs/dev/x.md": words * 4 + "word " * 500})
+        self.assertEqual(faults_of({"docs/dev/x.md": words * 4 + f"\n    {words}\n| {words} |\n```\n{words}\n```\n",
+                                    "docs/dev/derivations/x.md": words * 5}), [])
 
     def test_constants(self):
         table = "| constant | value | file |\n|---|---|---|\n"

@@ -61,7 +61,7 @@ def main(root):
         assert "gtest" not in demo.lower() and "_test.cpp.o" not in demo, "scripts/demo compiles tests"
 
         test = told_by(tree, "test", env, told)
-        # Those that lie there, and one for each line of the lists of which the build makes sources.
+        # The sources that lie there, and one for each line of the lists of which the build makes sources.
         kernels = sorted(f"/{path.parent.name}/{path.name}.o" for path in (tree / "src").rglob("*.cu"))
         lists = {"execute/cuda/products/variants.def": r"^IMBREX_SM90\(([a-z]+), (\d+), (\d+), (\w+), (\w+)\)$",
                  "collectives/cuda/coded/coded_entries.def": r"^IMBREX_CODED\((\w+),"}

@@ -40,7 +40,7 @@ class Words {
     T value{};
     std::istringstream in(word);
     if (word.front() == '-' || !(in >> value) || in.peek() != std::istringstream::traits_type::eof())
-      refuse(fmt::format("{} = {}: it must be a whole number that is not negative", what, word));
+      refuse(fmt::format("{} = {}: it must be an integer that is not negative", what, word));
     return value;
   }
 
@@ -118,7 +118,7 @@ KernelList parse_kernel_list(std::string text, std::string_view where) {
     } else if (number == 2) {
       constexpr std::string_view generation = "generation ";
       if (!line.starts_with(generation)) words.refuse("the second line must be 'generation' and a number");
-      // With a space behind it, as words have.
+      // A space follows it, as it follows words.
       list.generation =
           Words(std::string(line.substr(generation.size())) + " ", where, number).number<int>("generation");
     } else if (number == 3) {

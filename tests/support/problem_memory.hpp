@@ -12,7 +12,7 @@
 
 namespace imbrex::test {
 
-/// Whole numbers, whose products and their sums are exact in fp32 where K is no more than some thousands.
+/// Integers, whose products and their sums are exact in fp32 where K is no more than some thousands.
 class WholeOperands final : public jobs::SeededOperands {
  public:
   using SeededOperands::SeededOperands;

@@ -37,7 +37,7 @@ struct Addresses {
   const float* a_scale = nullptr;
   const float* b_scale = nullptr;
 
-  /// Those of a further B.
+  /// The operands that a further B brings.
   struct Further {
     const void* b = nullptr;
     const void* bias = nullptr;
@@ -67,14 +67,14 @@ class Execution {
   /// if a wait passes its limit, or naming the lost rank; then every rank throws, and the execution is dead.
   virtual Report run(const Addresses& operands) = 0;
 
-  /// Seconds an epoch of this rank, of `runs` epochs one behind the other. Collective, and as run. On GPUs the epochs
+  /// Seconds an epoch of this rank, of `runs` epochs one after the other. Collective, and as run. On GPUs the epochs
   /// are replayed from a captured graph, and those that the clock does not count go before them; `runs` must be even.
   virtual double time(const Addresses& operands, int runs);
 
   /// On GPUs: queues one epoch on `stream`, of this rank's GPU, and returns; nothing waits for the host. `out` is
   /// complete when the stream has come past it. Collective, as run. Epochs of all executions of an executor run in the
   /// order in which they were queued, whatever their streams; the ranks queue them in one order. While `stream` is
-  /// captured, the epoch becomes part of the graph (docs/cuda-executor.md says what its replays ask for). Throws what
+  /// captured, the epoch becomes part of the graph (docs/operators.md says what its replays ask for). Throws what
   /// failed before; what fails later is thrown by the next call, by check or by synchronize. Throws
   /// Error(invalid_input) where the executor has no streams.
   virtual void enqueue(const Addresses& operands, CudaStream stream);
@@ -103,10 +103,11 @@ class Executor {
   /// differs or refuses, and the field.
   std::unique_ptr<Execution> prepare(const Plan& plan);
 
-  /// The same. The execution keeps the plan instead of a copy, which for large plans takes as long as making them.
+  /// As prepare(const Plan&), but the execution keeps the plan instead of a copy, which for large plans takes as long
+  /// as making them.
   std::unique_ptr<Execution> prepare(std::shared_ptr<const Plan> plan);
 
-  /// The same for tasks that come one by one, which `make` makes: the door that the two others, and all of Imbrex, go
+  /// Prepares tasks that come one by one, which `make` makes: the two other functions, and all of Imbrex, go
   /// through. What `make` throws on one rank every rank throws.
   virtual std::unique_ptr<Execution> prepare_tasks(const TaskMaker& make) = 0;
 
@@ -125,7 +126,7 @@ std::unique_ptr<Executor> make_cpu_executor(World& world, const CpuOptions& opti
 /// r / ranks_per_gpu. Operands live in that GPU's memory, aligned to 16 bytes. Waits are bounded by the world's limit.
 /// Plans of strategy `fused` that push or store operands, or store results, run on Imbrex' kernels (on tensor cores for
 /// 16-bit types in rows of whole 16 bytes), plans with library collectives on cuBLASLt and NCCL, which every rank's
-/// environment must allow (docs/cuda-executor.md), those of strategy `signaled` on both; prepare refuses others with
+/// environment must allow (docs/operators.md), those of strategy `signaled` on both; prepare refuses others with
 /// Error(invalid_input) saying what is missing. Collective; `options` are the same on every rank, but for delays.
 /// Throws Error(runtime_failure) where there are too few GPUs, more ranks than `ranks_per_gpu` have the same one, or
 /// one cannot reach another's memory, and Error(invalid_input) in a build without CUDA. A process that forks its ranks

@@ -48,18 +48,19 @@ class Memory {
   /// CUDA's number of the rank's GPU.
   int gpu() const;
 
-  /// Collective, but waits for nobody: a peer may write here before this rank has called. This rank's part of so many
-  /// zeroed bytes, aligned to 256. Throws Error(runtime_failure) naming asked and left bytes where they do not fit.
+  /// Collective, but does not wait for peers: a peer may write here before this rank has called. This rank's part of so
+  /// many zeroed bytes, aligned to 256. Throws Error(runtime_failure) naming asked and left bytes where they do not
+  /// fit.
   void* allocate(std::size_t bytes);
 
-  /// Collective, and waits for all ranks and their GPUs before and behind: nobody uses the bytes any more. Throws
+  /// Collective, and waits for all ranks and their GPUs before and after: no kernel uses the bytes any more. Throws
   /// Error(invalid_input) for an address that allocate did not give.
   void release(void* own);
 
   /// Collective as allocate. A group with a State of its own, for kernels that run one after another: on one stream, or
   /// ordered by events, in the same order on every rank. In each, `readers` threads of the rank read the epoch and
   /// advance it. `describe` says for messages what a wait was for, from "for" or "in" on; `whole`: it says what the
-  /// rank's message is behind its number.
+  /// rank's message is after its number.
   Group group(std::uint32_t readers = 1, std::function<std::string(const Fault&)> describe = {}, bool whole = false);
 
   /// Throws Error(runtime_failure) if a wait of a kernel passed the world's limit, or a rank failed or was lost; all

@@ -29,7 +29,7 @@ inline std::atomic_ref<T> word_at(const volatile void* address) {
 }
 #endif
 
-/// What was written before the store or addition that it sees is visible behind it.
+/// What was written before the store or addition that this load sees is visible after the load.
 IMBREX_DEVICE std::uint32_t load_acquire(const void* address) {
 #if defined(__CUDA_ARCH__)
   std::uint32_t value;
@@ -68,7 +68,7 @@ IMBREX_DEVICE void add_relaxed(void* address, std::uint32_t value) {
 }
 
 /// What this thread wrote, and what others wrote that it met at a barrier, becomes visible before what it stores or
-/// adds behind this.
+/// adds after the fence.
 // NOTE: on the host nothing: what follows it releases by itself, as thread sanitizers know no fences.
 IMBREX_DEVICE void fence_system() {
 #if defined(__CUDA_ARCH__)
@@ -76,8 +76,8 @@ IMBREX_DEVICE void fence_system() {
 #endif
 }
 
-/// Orders what other threads' ordinary stores brought, seen by an acquire, before this thread's loads by the bulk
-/// engine and the tensor-memory unit. Hopper.
+/// Orders what other threads' ordinary stores brought, seen by an acquire, before this thread's loads by
+/// cp.async.bulk and the TMA (async proxy). Hopper.
 // NOTE: without the memory named it would be a fence of the whole GPU, too, and wait for this thread's own stores.
 IMBREX_DEVICE void fence_before_bulk_loads() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
@@ -85,8 +85,8 @@ IMBREX_DEVICE void fence_before_bulk_loads() {
 #endif
 }
 
-/// Orders this thread's accesses to shared memory, and those before what it waited for, before what the bulk engine
-/// reads or writes there. Hopper.
+/// Orders this thread's accesses to shared memory, and those before what it waited for, before what
+/// cp.async.bulk reads or writes there. Hopper.
 IMBREX_DEVICE void fence_shared_for_bulk() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
@@ -113,7 +113,7 @@ IMBREX_DEVICE std::uint64_t now_ns() {
 #endif
 }
 
-/// Lets others have the multiprocessor for about so long.
+/// Leaves the SM to other warps for about so long.
 IMBREX_DEVICE void pause_ns([[maybe_unused]] std::uint32_t nanoseconds) {
 #if defined(__CUDA_ARCH__)
   __nanosleep(nanoseconds);

@@ -28,7 +28,7 @@ struct alignas(64) State {
 static_assert(sizeof(State) == 64 && offsetof(State, abort) == 8 && offsetof(State, readers) == 16);
 
 /// In host memory that the device writes, but for `abort`: the first wait of a rank that passed its limit. `state`
-/// commits: it is written last. What the numbers say is the business of whoever waits.
+/// commits: it is written last. The waiting code defines what the numbers say.
 struct Fault {
   enum : std::uint32_t { clear = 0, timed_out = 1 };
   volatile std::uint32_t state;
@@ -75,8 +75,8 @@ IMBREX_DEVICE std::uint64_t read_epoch(const Group& g) {
 #endif
 }
 
-/// By each of them, behind it: the last one to come advances the epoch for the next kernel of the stream, and learns
-/// it.
+/// Called by each reader, after it has read the epoch: the last one to come advances the epoch for the next kernel of
+/// the stream, and learns it.
 IMBREX_DEVICE bool advance_epoch(const Group& g, std::uint64_t epoch) {
 #if defined(__CUDA_ARCH__)
   if (atomicAdd(&g.own->readers, 1u) != g.readers - 1) return false;
@@ -109,7 +109,7 @@ IMBREX_DEVICE void write_down(volatile std::uint32_t& word, std::uint32_t value)
 }
 
 /// Whether this rank's waits are to end, because a rank gave up or, where it is asked, the host. Its word crosses the
-/// bus, and is passed on to where all ranks look. Calls that are queued behind one that failed, and ranks that come to
+/// bus, and is passed on to where all ranks look. Calls that are queued after one that failed, and ranks that come to
 /// one late, ask before they store anything.
 IMBREX_DEVICE bool given_up(const Group& g, bool ask_host = true) {
   if (load_relaxed(&g.own->abort) == 0u) {
@@ -149,7 +149,7 @@ struct Cadence {
 
 /// Bounds a loop of polls: asked after a poll that failed, says whether to go on. `where` as in give_up.
 template <Cadence cadence = Cadence{}>
-class Patience {
+class BoundedPolls {
  public:
   template <typename Where>
   IMBREX_DEVICE bool left(const Group& g, Where&& where) {
@@ -172,10 +172,10 @@ class Patience {
 /// Until met() is true; false if that took too long, or some rank gave up.
 template <Cadence cadence = Cadence{}, typename Met, typename Where>
 IMBREX_DEVICE bool wait_until(const Group& g, Met&& met, Where&& where) {
-  Patience<cadence> patience;
+  BoundedPolls<cadence> polls;
   for (;;) {
     if (met()) return true;
-    if (!patience.left(g, where)) return false;
+    if (!polls.left(g, where)) return false;
   }
 }
 
@@ -204,7 +204,8 @@ IMBREX_DEVICE bool may_post(const Group& g) {
   return aborted == 0u;
 }
 
-/// Adds to a counter in another rank's memory, or stores it: whoever sees it sees what was stored before.
+/// Adds to a counter in another rank's memory, or stores it: a thread that sees the new value sees what was stored
+/// before.
 IMBREX_DEVICE void post_add(const Group& g, void* counter, std::uint32_t value) {
   if (may_post(g)) add_relaxed(counter, value);
 }
@@ -219,7 +220,7 @@ IMBREX_DEVICE void pause_for_tests(const Group& g, std::uint64_t epoch, std::uin
   if (g.max_pause_ns == 0) return;
   auto number = static_cast<std::uint32_t>(epoch);
 #if defined(__CUDA_ARCH__)
-  asm volatile("" : "+r"(number));  // else its product waits in a register, where nobody ever pauses
+  asm volatile("" : "+r"(number));  // else its product takes a register in kernels that never pause
 #endif
   std::uint32_t x =
       g.pause_seed ^ (where * 0x9e3779b9u) ^ (number * 0x85ebca6bu) ^ (g.rank * 0xc2b2ae35u) ^ (who * 0x27d4eb2fu);

@@ -17,7 +17,7 @@ _BYTES = 16  # rows on GPUs are whole multiples of so many
 
 
 def gather(x: Tensor, group: str, dim: int) -> Tensor:
-    """Every rank's x, one behind another along `dim`; that dimension comes first in memory."""
+    """Every rank's x, one after another along `dim`; that dimension comes first in memory."""
     rows = x.movedim(dim, 0).contiguous()
     is_fp8 = rows.dtype == torch.float8_e4m3fn
     sent = rows.view(torch.uint8) if is_fp8 else rows

@@ -212,7 +212,7 @@ def drop_in(enable: bool = True) -> DropIn:
 
     They are fused_all_gather_matmul, fused_matmul_reduce_scatter and both with scales. It takes effect at once, also in
     graphs that are compiled already. In graphs that torch.compile makes from then on, products with an all-reduce, also
-    with a residual and RMSNorm behind it, and reduce-scatters of sums of products become operators too. Calls that
+    fused with a residual and RMSNorm, and reduce-scatters of sums of products become operators too. Calls that
     Imbrex does not take run as before; `imbrex.torch.stats()` counts them, with the reason, and the copies that a
     caller's layout makes necessary.
 

@@ -36,7 +36,7 @@ class _Lookup(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, anchor: Tensor, bag: ShardedEmbeddingBag, bags: Bags) -> Tensor:
-        """The rank's part of the batch. `anchor` wants a gradient, so that ranks without shards are recorded, too."""
+        """The rank's part of the batch. `anchor` requires a gradient, so ranks without shards are recorded, too."""
         ctx.bag = bag
         ctx.save_for_backward(*bags[:3])
         return bag._look_up(bags)
@@ -55,7 +55,7 @@ class ShardedEmbeddingBag(nn.Module):
 
     Each rank holds some tables, or columns of them, looks up the bags of the **whole batch** in these, and sends every
     rank its part. The result is [B/R, sum of dims], for R ranks and a batch of B: rows `rank * B/R` and on, the tables'
-    columns side by side (`y.split(bag.dims, 1)`). Whoever has bags of all tables for a part of the batch, as data is
+    columns side by side (`y.split(bag.dims, 1)`). A rank with bags of all tables for a part of the batch, as data is
     loaded for data parallelism, calls `exchange` first, which gives each rank what `forward` takes.
 
     The optimizer runs within the backward pass: gradients of the result travel to the ranks that hold the tables, and
@@ -66,7 +66,7 @@ class ShardedEmbeddingBag(nn.Module):
     Tables are parameters `table{number}_{first column}_{end}` of the rank's own shards, Adagrad's states buffers of
     that name with `_state`: a `state_dict` is of one rank and one placement. DistributedDataParallel would copy rank
     0's over the others': it is for the other layers. `torch.compile` leaves it out of its graphs, which end before it
-    and begin behind it; with `fullgraph=True` it refuses. On GPUs an index that is no row is left out, and `report`
+    and begin after it; with `fullgraph=True` it refuses. On GPUs an index that is no row is left out, and `report`
     raises InvalidInput for it.
 
     Args:
@@ -306,7 +306,7 @@ class ShardedEmbeddingBag(nn.Module):
             ([0, 0, 2], 2)
         """
         ranks, own = self._world.size, len(self._op.own)
-        # The tables that each rank is sent bags of, one rank behind another, a table as often as it has shards there.
+        # The tables that each rank is sent bags of, one rank after another, a table as often as it has shards there.
         wanted = [[shard.table for shard in self._op.shards if shard.rank == rank] for rank in range(ranks)]
         part, counts, refusal = 0, [0] * ranks, ""
         try:

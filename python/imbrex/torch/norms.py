@@ -1,4 +1,4 @@
-"""Finds the norm behind a product's all-reduce, with the residual between them, and puts it into the operator."""
+"""Finds the norm after a product's all-reduce, with the residual between them, and puts it into the operator."""
 
 from __future__ import annotations
 

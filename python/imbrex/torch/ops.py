@@ -30,8 +30,8 @@ def _direct(operator: Any) -> Any:
     return getattr(operator, "_op", operator)
 
 
-# The same with tensors and a group alone: every argument costs torch's parsing more than the kernel's own work. The
-# tracer of torch.compile, which knows operators by themselves, does not get here.
+# Operators that take tensors and a group alone: every argument costs torch's parsing more than the kernel's own work.
+# The tracer of torch.compile, which knows operators by themselves, does not get here.
 _all_gather_matmul_plain, _all_gather_matmul_plain_out = map(
     _direct, (_ops.all_gather_matmul_plain.default, _ops.all_gather_matmul_plain_out.default)
 )

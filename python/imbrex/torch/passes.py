@@ -2,8 +2,9 @@
 What Inductor has no operator for, found in the graphs that torch.compile makes while the drop-in is in force.
 
 A pass over each graph, forward or backward, before Inductor's own, looks for sums of products that an all-reduce or a
-reduce-scatter takes, and for the norm behind an all-reduce. It puts one operator of the namespace `imbrex_graph` in
-their place. Those decide at each call, as the drop-in's do: what Imbrex does not take, by shapes, dtypes and arguments
+reduce-scatter takes, and for the norm behind an all-reduce. It replaces them by
+one operator of the namespace `imbrex_graph`. These operators decide at each call, as the drop-in's do: what Imbrex does
+not take, by shapes, dtypes and arguments
 alone, runs as torch's products and collectives, and so does everything once the drop-in has ended.
 """
 
@@ -26,7 +27,7 @@ from .stats import count_copy, count_fallback, count_rewritten
 _ops = torch.ops.imbrex
 _c10d = torch.ops._c10d_functional
 
-# Up to so many rows the all-reduce is fastest behind the product on 4xH200 (bench/results/gpu-4xh200.json), so nothing
+# Up to so many rows the all-reduce is fastest after the product on 4xH200 (bench/results/gpu-4xh200.json), so nothing
 # is lost by a norm within it; above, the two overlap, and the norm comes behind.
 _ROWS_WITH_NORM = 256
 
@@ -38,7 +39,7 @@ _MEMORY_TO_LINK = 10
 
 
 def _side_by_side(parts: list[Tensor], dim: int) -> Tensor | None:
-    """The parts one behind another along `dim`, where they lie so in one tensor."""
+    """The parts one after another along `dim`, where they lie so in one tensor."""
     first = parts[0]
     end = first.storage_offset()
     for one in parts:
@@ -189,7 +190,7 @@ for _name, _schema, _kernel, _fake in (
 
 
 def _make_pass(before: Any) -> Any:
-    """The pass, which runs what stood in its place first."""
+    """The pass, which first runs the pass that was installed before."""
     from torch._inductor.custom_graph_pass import CustomGraphPass, get_hash_for_files
 
     class Pass(CustomGraphPass):
@@ -233,7 +234,7 @@ def install() -> None:
 
 
 def remove() -> None:
-    """Takes the pass away: where another was put in its place meanwhile, ours does nothing from here on."""
+    """Takes the pass away: where another one replaced it meanwhile, ours does nothing from here on."""
     global _installed, _pass
     from torch._inductor import config
 

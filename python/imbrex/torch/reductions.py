@@ -1,4 +1,4 @@
-"""The all-reduce as users call it, alone and with the norm behind it."""
+"""The all-reduce as users call it, alone and fused with add and RMSNorm."""
 
 # mypy: disable-error-code="no-any-return,no-untyped-call"
 from __future__ import annotations
@@ -54,7 +54,7 @@ def all_reduce(
     Args:
         x: any shape of up to four dimensions, the same on every rank, without gaps; bfloat16, float16 or float32.
         group: the ranks, as for `all_gather_matmul`.
-        codec: "int8", "int4+int8" and so on (docs/codec.md); not given: exact, each sum rounded once.
+        codec: "int8", "int4+int8" and so on (docs/quantization.md); not given: exact, each sum rounded once.
         tolerance: with a codec, the largest error that it may cause; what could exceed it travels as elements.
         report: also return what the codec did, which all ranks wait for.
         out: where the sum goes, x itself if it may; not with gradients.

@@ -1,4 +1,4 @@
-"""Finds sums of products that a collective takes, and puts one operator in their place."""
+"""Finds sums of products that a collective takes, and replaces each by one operator."""
 
 from __future__ import annotations
 

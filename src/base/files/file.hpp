@@ -9,8 +9,9 @@
 
 namespace imbrex::base {
 
-/// A file that appears under its name once it is whole. It replaces in one step what has the name, a link too, which is
-/// not followed. Until then it has no name, or, where the file system cannot do that, a TemporaryName beside it.
+/// A file that appears under its name once it is whole. It replaces atomically what has the name, a link too, which is
+/// not followed. Until then it has no name, or, where the file system cannot do that, a TemporaryName in the same
+/// folder.
 class NewFile {
  public:
   enum class Unborn { nameless, named };

@@ -125,7 +125,7 @@ class DictParser {
 
   std::int64_t parse_size() {
     IMBREX_EXPECTS(std::isdigit(static_cast<unsigned char>(peek())),
-                   "{}: the shape has '{}' where a whole number of 0 or more is expected", file_,
+                   "{}: the shape has '{}' where an integer of 0 or more is expected", file_,
                    printable(text_.substr(at_)));
     std::int64_t value = 0;
     for (; std::isdigit(static_cast<unsigned char>(peek())); ++at_) {

@@ -6,7 +6,7 @@
 
 namespace imbrex::base {
 
-/// A name in a folder that nobody can guess. What has the name goes away with the object, and also when SIGTERM, SIGINT
+/// An unguessable name in a folder. What has the name goes away with the object, and also when SIGTERM, SIGINT
 /// or SIGHUP ends the process, unless the program handles or ignores that signal itself. So does it when the parent
 /// ends and this thread asked for SIGKILL then: until the name is gone, it gets SIGTERM instead.
 class TemporaryName {

@@ -36,7 +36,7 @@ class CpuExchange final : public collectives::ExchangeBackend, private RankWork 
     check(in, out, count, max_count_, stream);
     begin(in, out, count);
     const Wire wire(type_, options_.codec, false);
-    // A call of no elements has one step, so that ranks that disagree are found out.
+    // A call of no elements sends one message, so that ranks that disagree are found out.
     std::int64_t at = 0;
     do {
       step(wire, at, std::min(slot_values_, count - at));

@@ -36,7 +36,7 @@ class CpuAllReduceRmsNorm final : public collectives::RmsNormBackend, private Ra
     if (rows > 0) base::to_float(type_, operands.weight, weight_.data(), hidden_);
     const bool one_shot = algorithm_of(rows) == AllReduceAlgorithm::one_shot;
     const std::int64_t per_step = slot_rows_ * (one_shot ? 1 : ranks_);
-    // A call of no rows has one step, so that ranks that disagree are found out.
+    // A call of no rows sends one message, so that ranks that disagree are found out.
     std::int64_t at = 0;
     do {
       const Piece rows_now{at, std::min(per_step, rows - at)};

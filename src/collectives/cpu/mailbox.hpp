@@ -11,12 +11,12 @@
 namespace imbrex::collectives {
 
 /// Slots in every rank's symmetric heap, numbered alike on all ranks. A transfer puts one message into one slot of one
-/// rank. docs/protocols.md tells why two copies of each slot, used in turn, are enough.
+/// rank. docs/dev/protocols.md tells why two copies of each slot, used in turn, are enough.
 ///
 /// Steps: a collective cuts a call into steps, counted over all calls. A slot has one writer, the same in all steps,
 /// and in a step takes at most one message; every message that is sent is waited for. Copy (step mod 2) of a slot is in
 /// use; the slot's counter, 64 bits, is at least step + 1 once the message is there (more where the sender is a step
-/// ahead, in the other copy). Whoever writes the message stores the counter after it (release); its reader polls the
+/// ahead, in the other copy). The writer of the message stores the counter after it (release); its reader polls the
 /// counter (acquire). Nothing is ever reset.
 class Mailbox {
  public:

@@ -13,7 +13,7 @@
 
 namespace imbrex::collectives {
 
-/// Up to here, one message to every rank costs less than two steps: the largest vector that takes one shot on the CPU.
+/// Up to here, one-shot costs less than two-shot on the CPU: the largest vector that takes one shot.
 inline constexpr std::int64_t one_shot_bytes = 16384;
 
 inline std::int64_t round_up(std::int64_t count, std::int64_t unit) { return (count + unit - 1) / unit * unit; }

@@ -49,7 +49,7 @@ void expect_apart(const void* in, std::size_t in_bytes, const void* out, std::si
                  out_bytes, in, in_bytes);
 }
 
-// Those of the rank's GPU that has the fewest; all GPUs must run the kernels: chunks and slots lie where the number of
+// SMs of the rank's GPU that has the fewest; all GPUs must run the kernels: chunks and slots lie where the number of
 // blocks puts them, on every rank alike.
 std::uint32_t fewest_processors(World& world, int device) {
   const auto all = runtime::agree(world, [&] {

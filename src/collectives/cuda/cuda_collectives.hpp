@@ -23,7 +23,8 @@
 namespace imbrex::cuda {
 
 struct CollectivesOptions {
-  /// GPU memory per rank: what is under way of one call and of the call before it, in exact slots and in coded ones.
+  /// GPU memory per rank: what is under way of one call and of the call before it, in exact slots and in quantized
+  /// ones.
   std::size_t workspace_bytes = std::size_t{256} << 20;
   std::uint64_t delays = 0;  ///< tests: not 0: seed of random pauses of warps
   double max_delay = 1e-4;   ///< longest pause, seconds
@@ -39,18 +40,18 @@ struct ExactKnobs {
   std::uint32_t batch = 0;    ///< two_shot: 1, 2, or 4 of two ranks
   std::uint32_t slots = 0;    ///< two_shot: chunks under way, 3 to most_exact_slots
   bool report = false;        ///< write what report() reads; costs a little time
-  Turn turn = Turn::always;   ///< behind a vote; automatic may then mean two_shot only
+  Turn turn = Turn::always;   ///< after a vote; automatic may then mean two_shot only
 };
 
-/// How a coded all-reduce runs. Zeros leave the choice to the size.
+/// How a quantized all-reduce runs. Zeros leave the choice to the size.
 struct CodedKnobs {
   std::uint32_t blocks = 0;  ///< at most max_comm_blocks
   std::uint32_t span = 0;    ///< eights of values in a chunk: a multiple of 32 up to 480, 2048 if staged
   std::uint32_t slots = 0;   ///< chunks under way, at least 3, in a ring 2 R - 1
   CodedSteps steps = CodedSteps::two_step;
-  CodedWay way = CodedWay::automatic;  ///< of two steps; packets: without span, slots and tolerance
-  float tolerance = -1;                ///< as in AllReduceOptions; negative: no group travels raw. Not in a ring
-  Turn turn = Turn::always;            ///< behind a vote; not in a ring
+  CodedWay way = CodedWay::automatic;  ///< of a two-shot call; packets: without span, slots and tolerance
+  float tolerance = -1;                ///< as in AllReduceOptions; negative: every group is quantized. Not in a ring
+  Turn turn = Turn::always;            ///< after a vote; not in a ring
 };
 
 /// How an all-reduce with RMSNorm runs. Zeros leave the choice to the size.
@@ -95,8 +96,8 @@ class CudaCollectives {
   /// The launch that all_reduce would make; `kernel` is what runs.
   ExactShape shape_of(std::int64_t count, Type type, const ExactKnobs& knobs) const;
 
-  /// The same through a codec. Every part is coded, the owner's own too, and in two steps every sum, so all ranks get
-  /// the same bits, and those of make_cpu_all_reduce.
+  /// The all-reduce through a codec. Every part is quantized, the owner's own too, and in two-shot every sum, so all
+  /// ranks get the same bits, and those of make_cpu_all_reduce.
   void all_reduce(const void* in, void* out, std::int64_t count, Type type, const CodecPair& pair, cudaStream_t stream,
                   const CodedKnobs& knobs = {});
 
@@ -128,14 +129,14 @@ class CudaCollectives {
     exchange(ExchangeKind::all_to_all, in, out, count, type, stream);
   }
 
-  /// The same through a codec, with the bits of make_cpu_exchange; reports as all_reduce does.
+  /// The exchange through a codec, with the bits of make_cpu_exchange; reports as all_reduce does.
   void exchange(ExchangeKind kind, const void* in, void* out, std::int64_t count, Type type, const Codec& codec,
                 cudaStream_t stream, std::uint32_t blocks = 0);
 
   /// This rank's, as it is now. Its stream is idle.
   CommState own_state() const;
 
-  /// The same of all that peers can write: the state and the slots. Its stream need not be idle.
+  /// A copy of all that peers can write: the state and the slots. Its stream need not be idle.
   std::vector<std::byte> own_workspace() const;
 
   /// What the last call wrote down on this rank, if it was through a codec or asked for a report. Its stream is idle.
@@ -184,7 +185,7 @@ class CudaCollectives {
   collectives::AllReducePolicy policy_;
   int ranks_per_gpu_;
   std::uint32_t processors_ = 0;    // a rank's share of a GPU, of the one that has the fewest
-  std::uint32_t usual_blocks_ = 0;  // of kernels without codecs, as many as serve the links
+  std::uint32_t usual_blocks_ = 0;  // blocks of kernels without codecs, as many as serve the links
   runtime::CudaHeap heap_;
   std::size_t offset_ = 0;  // of the workspace
   runtime::FaultPool faults_;
@@ -193,7 +194,7 @@ class CudaCollectives {
   bool dead_ = false;
 };
 
-/// Loads every kernel: loading one behind a kernel that waits for a peer can stop that peer.
+/// Loads every kernel: loading one after a kernel that waits for a peer can stop that peer.
 void load_exact_kernels();
 
 }  // namespace imbrex::cuda

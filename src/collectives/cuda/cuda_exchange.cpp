@@ -65,7 +65,7 @@ class CudaExchange final : public collectives::ExchangeBackend {
   // What is known of the last call.
   cudaStream_t stream_ = nullptr;
   bool called_ = false;
-  std::int64_t groups_ = 0;  // that this rank coded
+  std::int64_t groups_ = 0;  // that this rank quantized
 };
 
 }  // namespace

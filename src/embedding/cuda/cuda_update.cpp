@@ -100,7 +100,7 @@ void CudaUpdate::launch(const Bags& bags, const Output& gradients, float rate, c
   args.adagrad = step_.optimizer == Optimizer::row_wise_adagrad;
   args.gradient_pitch = static_cast<std::uint64_t>(gradients.pitch) * size_of(gradients.type);
   for (std::int32_t d = 0; d < gradients.ranks; ++d) args.parts[d] = static_cast<const std::byte*>(gradients.parts[d]);
-  // Positions that no bag holds keep a key behind all rows.
+  // Positions that no bag holds keep a key after all rows.
   IMBREX_CUDA_TRY(cudaMemsetAsync(keys_.get(), 0xff, static_cast<std::size_t>(bags.count) * 4, stream));
   IMBREX_CUDA_TRY(launch_keys(args, stream));
   if (bags.count == 0) return;  // but offsets were looked at

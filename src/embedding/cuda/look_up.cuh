@@ -7,11 +7,11 @@
 // does not matter, and the CPU's lookup gives the same bits.
 //
 // Order. A round is the same slice of every rank's rows. In a round, items of large tables come table by table, for all
-// ranks in turn, beginning behind this one, and those of small tables in between: so rows of a table that are wanted
+// ranks in turn, beginning after this one, and those of small tables in between: so rows of a table that are read
 // again are still in the caches, and a link that is slow keeps no warp from what goes elsewhere. Each further slice
 // costs once more what the first rows of every table cost.
 //
-// Protocol. All warps pass all rounds. The last warp of a block to pass one counts its block, behind a fence for the
+// Protocol. All warps pass all rounds. The last warp of a block to pass one counts its block, after a fence for the
 // GPU; the last block's fences for the system and adds to the counters of the round's slices at their owners. Each
 // fence sees those before it, so that all stores of a slice come before its post.
 #pragma once
@@ -162,7 +162,7 @@ __device__ __forceinline__ void add_bags(const LookUpArgs& a, const Piece& piece
   float sum[columns] = {};
   std::uint32_t left = bag < last ? ends[bag + 1] - at : 0;  // rows of the bag that are still to come
   std::uint32_t skipped = 0;                                 // of its indices
-  // Closes the bag, and those behind it that are empty. Behind the last one `left` is 0, and never is again.
+  // Closes the bag, and the empty ones that follow. After the last one `left` is 0, and never is again.
   const auto close = [&] {
     do {
       if (a.mean) {
@@ -254,8 +254,8 @@ __device__ __forceinline__ bool enter(const LookUpArgs& a, std::uint32_t rank, s
   return __shfl_sync(all_lanes, met, 0);
 }
 
-/// Stores that this thread has seen come before it, for whoever sees it and fences. It drops nothing from the first
-/// level of cache, as a fence of both kinds does.
+/// Stores that this thread has seen come before it, for a thread that sees it and fences. It drops nothing from the
+/// first level of cache, as a fence of both kinds does.
 __device__ __forceinline__ std::uint32_t add_release(std::uint32_t* to, std::uint32_t value) {
   std::uint32_t old;
   asm volatile("atom.add.release.gpu.global.u32 %0, [%1], %2;" : "=r"(old) : "l"(to), "r"(value) : "memory");

@@ -40,7 +40,7 @@ struct Destination {
 
 /// In the GPU's memory, zero at first and after each launch: what the blocks of a launch share.
 struct Progress {
-  std::uint32_t items;   ///< taken behind each warp's first
+  std::uint32_t items;   ///< taken after each warp's first
   std::uint32_t blocks;  ///< that have ended
   std::uint32_t unused[14];
   std::uint32_t passed[most_slices];  ///< blocks that have passed each round

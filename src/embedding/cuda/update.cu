@@ -60,7 +60,7 @@ __device__ __forceinline__ float4 scaled_sum(float scale, const float4& x, const
           codec::multiply_add(scale, x.z, sum.z), codec::multiply_add(scale, x.w, sum.w)};
 }
 
-/// Changes a row, by one warp: lane l has columns 4 (l + 32 i) and the three behind it in gradient[i].
+/// Changes a row, by one warp: lane l has columns 4 (l + 32 i) and the next three in gradient[i].
 template <int vectors>
 __device__ __forceinline__ void apply(const UpdateArgs& a, const UpdateTable& table, std::uint32_t row,
                                       const float4 (&gradient)[vectors], std::uint32_t lane) {
@@ -175,7 +175,7 @@ __global__ void __launch_bounds__(threads) sum_tiles(const __grid_constant__ Upd
   }
 }
 
-/// Changes the rows that begin in a tile and go on behind it, by one warp each.
+/// Changes the rows that begin in a tile and end in a later one, by one warp each.
 template <int vectors>
 __global__ void __launch_bounds__(threads) finish_rows(const __grid_constant__ UpdateArgs a) {
   const std::uint32_t number = blockIdx.x * warps + threadIdx.x / 32, lane = threadIdx.x % 32;

@@ -11,7 +11,7 @@
 
 namespace imbrex::embedding {
 
-inline constexpr std::uint32_t no_key = 0xffffffffu;  ///< of an index that is no row: behind all rows
+inline constexpr std::uint32_t no_key = 0xffffffffu;  ///< of an index that is no row: after all rows
 
 /// A table, and where it begins among all rows.
 struct UpdateTable {

@@ -65,7 +65,7 @@ __device__ __forceinline__ void load_vector(Vector<type, columns>& to, const std
                                             std::uint32_t there, std::uint64_t policy) {
   load_words(to.word, at, there, policy);
   if constexpr (type == TableRows::int8) {
-    // They lie behind all columns, and are read by all lanes of a team.
+    // They lie after all columns, and are read by all lanes of a team.
     std::uint32_t one[1], other[1];
     load_words(one, scale, there, policy);
     load_words(other, scale + 4, there, policy);

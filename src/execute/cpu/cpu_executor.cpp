@@ -13,7 +13,7 @@ namespace {
 
 class CpuExecution final : public Execution {
  public:
-  /// Sets up this rank's part alone. Nobody runs it before the ranks agree, and all have come so far.
+  /// Sets up this rank's part alone. It runs after the ranks have agreed and all have come so far.
   CpuExecution(World& world, std::shared_ptr<const Plan> plan, const CpuOptions& options)
       : run_(world, std::move(plan), options), place_(world), epoch_(options.testing.first_epoch) {
     run_.lie_at(place_.allocate(run_.layout().bytes()));
@@ -42,7 +42,7 @@ class CpuExecutor final : public Executor {
   CpuExecutor(World& world, const CpuOptions& options)
       : world_(world), options_(execute::validated(options)), blas_(options.workers) {}
 
-  // The agreement is also the barrier before which nobody posts: behind it, all counters are set.
+  // The agreement is also the barrier before the first post: after it, all counters are set.
   std::unique_ptr<Execution> prepare_tasks(const TaskMaker& make) override {
     std::unique_ptr<CpuExecution> execution;
     runtime::agree(world_, [&] {

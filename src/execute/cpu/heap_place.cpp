@@ -13,7 +13,7 @@ HeapPlace::~HeapPlace() {
     if (std::uncaught_exceptions() > exceptions_) return;
     try {
       world_.barrier();
-    } catch (const std::exception&) {  // the world failed, and nobody reads any more
+    } catch (const std::exception&) {  // the world failed, and no peer reads any more
     }
   }
   for (const std::size_t offset : offsets_) world_.heap().release(offset);

@@ -47,7 +47,7 @@ class Kernels {
   std::vector<float> a_, b_, total_, row_;
   std::vector<std::byte> codes_;
   std::vector<codec::GroupRecord> records_;
-  std::vector<codec::Bound> bounds_;  // of sums of codes, in turn
+  std::vector<codec::Bound> bounds_;  // bounds of sums of codes, in turn
   CodecReport coded_;
 };
 

@@ -52,7 +52,7 @@ class PooledExecution final : public Execution {
 
 }  // namespace
 
-// The agreement is also the barrier before which nobody posts: behind it, all counters are set.
+// The agreement is also the barrier before the first post: after it, all counters are set.
 PooledPlans::PooledPlans(World& world, const CpuOptions& options, const Survey& survey)
     : state_(std::make_unique<State>(world, options)) {
   State& s = *state_;

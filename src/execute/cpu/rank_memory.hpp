@@ -60,7 +60,7 @@ class RankMemory {
     return (counts_.empty() ? layout_.base(heap_.rank, signal, epoch_) : counts_[static_cast<std::size_t>(signal)]) +
            count;
   }
-  /// Everything that this thread wrote, or saw to be written, is visible to whoever sees the post.
+  /// Everything that this thread wrote, or saw to be written, is visible to threads that see the post.
   void post(int rank, int signal) const { counter(rank, signal).fetch_add(1, std::memory_order_release); }
 
   /// Sets this rank's counters to what they show when `epoch` is the first.

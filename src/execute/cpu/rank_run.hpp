@@ -16,7 +16,7 @@ namespace imbrex::execute {
 /// Throws Error(invalid_input) for options out of range.
 const CpuOptions& validated(const CpuOptions& options);
 
-/// Whoever owns it says where the plan lies in the heap, and counts epochs.
+/// Its owner says where the plan lies in the heap, and counts epochs.
 class RankRun {
  public:
   /// Throws Error(invalid_input) if the plan is of other ranks than the world, breaks a rule of the format, or

@@ -196,7 +196,7 @@ bool Worker::step_tile(Lane& lane, const Task& task, const Tile& tile) {
   return true;
 }
 
-// Blocks are the plan's, so sums come out the same whoever takes them.
+// Blocks are the plan's, so sums do not depend on which worker takes them.
 bool Worker::take_block(Lane& lane) {
   OpenProduct& open = shared_.products[static_cast<std::size_t>(lane.queue)];
   const auto blocks_of = [&](std::size_t task) {

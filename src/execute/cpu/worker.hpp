@@ -33,7 +33,7 @@ class OpenProduct {
   void end() { next_.store(ended_value, std::memory_order_release); }
   bool ended() const { return next_.load(std::memory_order_relaxed) >= ended_value; }
 
-  /// The next block, perhaps one behind the last; nothing where none is open.
+  /// The next block, perhaps one after the last; nothing where none is open.
   std::optional<Place> look() const { return place(next_.load(std::memory_order_acquire)); }
   std::optional<Place> take() { return place(next_.fetch_add(1, std::memory_order_acq_rel)); }
 

@@ -162,7 +162,7 @@ class CudaExecutor final : public Executor {
   void add(cuda::PoolNeeds& needs, plan::TaskStream& tasks) const {
     const cuda::Surveyed surveyed = cuda::survey(tasks, world_.rank());
     const cuda::TableSurvey::Sizes& sizes = surveyed.tables.sizes();
-    // Tiles may get a partner, and a timeline.
+    // Tiles may get a mate that stores nothing, and a timeline.
     const std::size_t task_bytes = 2 * sizeof(cuda::TaskEntry) + (options_.timeline ? 2 * sizeof(cuda::TaskTimes) : 0),
                       bytes = sizes.tasks * task_bytes + 2 * sizes.waits * sizeof(cuda::WaitEntry) +
                               2 * sizes.regions * sizeof(cuda::RegionEntry) + sizes.posts * sizeof(cuda::PostEntry);
@@ -223,8 +223,8 @@ class CudaExecutor final : public Executor {
     if (called || calls_.captured()) world_.barrier();
   }
 
-  // Nobody tells when graphs that hold calls run. This is not done under the lock: whoever looks after them needs it to
-  // end them where a rank is lost.
+  // CUDA does not tell when graphs that hold calls run. This is not done under the lock: the watching thread needs it
+  // to end them where a rank is lost.
   void await_replays() {
     if (!calls_.captured()) return;
     IMBREX_CUDA_TRY(cudaSetDevice(device_));
@@ -235,7 +235,7 @@ class CudaExecutor final : public Executor {
     cudaSetDevice(device_);
     try {
       calls_.drain();
-    } catch (const std::exception&) {  // the world failed, and nobody writes any more
+    } catch (const std::exception&) {  // the world failed, and no peer writes any more
     }
     heap_.release(offset);
   }

@@ -1,8 +1,8 @@
 // Waits and posts of a plan's tasks, on the protocol that all kernels share (imbrex/device/protocol.hpp).
 //
-// Order. A poster's data are visible before its post: the threads that stored meet at a barrier, then one of them
+// Order. The data of a post are visible before it: the threads that stored meet at a barrier, then one of them
 // fences at system scope and adds to the counters. A waiter polls with acquire at system scope; the threads that read
-// meet it at a barrier afterwards. What the tensor-memory unit is to load next needs a proxy fence in between.
+// meet it at a barrier afterwards. What the TMA is to load next needs a proxy fence in between.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 
 namespace imbrex::cuda {
 
-/// Spreads stores over time. Links that take less than all multiprocessors store at once push back into each of them,
+/// Spreads stores over time. Links that take less than all SMs store at once push back into each of them,
 /// and its loads wait behind its stores.
 struct Pace {
   std::uint32_t step = 0, next = 0;  // nanoseconds; a step of 0 never waits
@@ -61,7 +61,7 @@ __device__ __forceinline__ void advance_epoch(const Protocol& p, std::uint64_t n
 }
 
 /// By a thread that gave up one of the task's waits, in the block's own copy of it, before it hands on what it waited
-/// for: nothing of the tile is stored, and whoever stores it reads nothing more for that than without a failure.
+/// for: nothing of the tile is stored, and the storing threads read no more for that than without a failure.
 // NOTE: a word of its own in shared memory, read before the stores, makes the e4m3 kernels spill.
 __device__ __forceinline__ void leave_out_stores(TaskEntry& task) {
   *const_cast<volatile std::uint16_t*>(&task.stores) = 0;
@@ -69,7 +69,7 @@ __device__ __forceinline__ void leave_out_stores(TaskEntry& task) {
   device::fence_shared_for_bulk();  // before bulk copies of this thread, whose arrival tells others
 }
 
-/// The same of a transfer or reduction, by a thread that others meet at a barrier before they look at it.
+/// Leaves out a transfer or reduction; by a thread that others meet at a barrier before they look at it.
 __device__ __forceinline__ void leave_out(TaskEntry& task) {
   *const_cast<volatile std::uint8_t*>(reinterpret_cast<std::uint8_t*>(&task.kind)) =
       static_cast<std::uint8_t>(TaskKind::none);

@@ -92,7 +92,7 @@ std::string refusal_of_library_bias(const Problem& problem) {
 
 std::string refusal_of_turns(const Plan& plan) {
   if (runs_in_lanes(plan))
-    return "any_m = true: on GPUs operators of any M run no tiles beside library collectives, as plans of strategy "
+    return "any_m = true: on GPUs operators of any M run no tiles with library collectives, as plans of strategy "
            "signaled do, whose collectives would work in memory that alternates from call to call; leave the strategy "
            "out";
   return !runs_by_libraries(plan) && has_copies(plan) ? std::string(refusal_of_copies_in_turns()) : std::string();

@@ -22,7 +22,7 @@ std::string refusal_of_library_bias(const Problem& problem);
 std::string refusal_of_gpus(const GpuSurvey& survey, int ranks, bool processes, bool own, bool others = false,
                             int ranks_per_gpu = 1);
 
-/// The same of the GPU that a rank's options name: `gpu` of the survey's, which has some.
+/// The refusal of the GPU that a rank's options name: `gpu` of the survey's, which has some.
 std::string refusal_of_given_gpu(const GpuSurvey& survey, int gpu, bool processes);
 
 /// What ranks that share GPUs do not run in a plan that passed check_format; empty if they run it, or have a GPU each.

@@ -1,5 +1,5 @@
-// What the CUDA executor makes of kinds of work: the list of those that it runs. docs/architecture.md says how to add
-// one. Built everywhere: what is refused, is told without a GPU.
+// What the CUDA executor makes of kinds of work: the list of those that it runs. docs/dev/architecture.md says how to
+// add one. Built everywhere: what is refused, is told without a GPU.
 #pragma once
 
 #include <cstdint>

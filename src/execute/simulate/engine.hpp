@@ -35,7 +35,7 @@ class Simulation final : private Links::Listener {
     epilogue,  ///< tile: waits before its epilogue
     finish,    ///< tile: adds slots, rounds
     send,      ///< its stores or copies are under way, the SM or engine is held
-    flag,      ///< copy engine: writes the flag behind the copy
+    flag,      ///< copy engine: writes the flag after the copy
     settle,    ///< the SM or engine is free, the bytes have not all arrived
     fence,     ///< orders stores before posts
     done

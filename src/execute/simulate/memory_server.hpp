@@ -1,4 +1,4 @@
-// One device's memory: loads share its bandwidth, traffic of links and stores is charged beside them.
+// One device's memory: loads share its bandwidth, and traffic of links and stores is charged to it as well.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@ class MemoryServer {
 
   void start(double now, std::uint32_t task, double bytes, double weight);
 
-  /// Bytes that links and stores move and nobody waits for: they take half the bandwidth until they are served.
+  /// Bytes that links and stores move and no task waits for: they take half the bandwidth until they are served.
   void charge(double now, double bytes);
 
   /// Bandwidth taken by a running library collective; negative gives it back.

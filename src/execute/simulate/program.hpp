@@ -33,7 +33,7 @@ struct FlatQueue {
 struct Pool {
   std::uint32_t rank = 0, first = 0, workers = 0;  ///< first: number of its first SM
   bool shared = false;                             ///< gives way to library collectives
-  std::uint32_t kept = 0;                          ///< SMs beside it that are kept free for these
+  std::uint32_t kept = 0;                          ///< SMs that are kept free for these
   std::uint32_t products = 0;                      ///< queues with products that it serves, which have equal parts
 };
 

@@ -57,7 +57,7 @@ void Simulation::send(std::uint32_t task, int from, int to, double bytes, bool r
   links_.start(flow);
 }
 
-// Local stores go through the L2 to memory and nobody waits for them; remote ones hold the SM until they have left.
+// Local stores go through the L2 to memory and no task waits for them; remote ones hold the SM until they have left.
 void Simulation::store(std::uint32_t task, const std::vector<Region>& regions, double share) {
   const std::uint32_t rank = program_.tasks[task].rank;
   states_[task].stage = Stage::send;

@@ -171,7 +171,7 @@ void Simulation::advance_reduction(std::uint32_t task, const Reduction& reductio
   store(task, reduction.to);
 }
 
-// A share takes its part of the block's time; rows here and there take longer than their bytes one behind the other.
+// A share takes its part of the block's time; rows here and there take longer than their bytes one after the other.
 void Simulation::advance_block(std::uint32_t task, const Block& block) {
   State& state = states_[task];
   const FlatTask& flat = program_.tasks[task];

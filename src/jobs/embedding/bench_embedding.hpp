@@ -14,7 +14,7 @@ struct EmbeddingBenchRequest {
   std::vector<std::int64_t> batches;
   std::vector<Strategy> strategies;
   int rounds = 9;  ///< samples of each
-  int runs = 0;    ///< calls in a sample, one queued behind the other; 0: what takes 10 ms
+  int runs = 0;    ///< calls in a sample, one queued after the other; 0: what takes 10 ms
 };
 
 struct EmbeddingBenchResult {

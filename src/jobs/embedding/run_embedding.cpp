@@ -62,7 +62,7 @@ class Rank {
     world.barrier();
   }
 
-  // Whether it is right, or nobody asked; the same on every rank.
+  // Whether it is right, or was not checked; the same on every rank.
   bool run() {
     Verdict verdict;
     for (int i = 0; i < request_.repeat; ++i) {

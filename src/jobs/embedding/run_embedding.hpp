@@ -15,7 +15,7 @@
 namespace imbrex::jobs {
 
 /// Rows and bags come from `files`, or follow from the seed: elements from -1 to 1 (int8: any codes), bags of 0 to
-/// twice the table's hotness, indices uniform. With an optimizer, the last lookup is followed by one step.
+/// twice the table's hotness, indices uniform. With an optimizer, the last lookup is followed by one update.
 struct EmbeddingRequest {
   Device device = Device::automatic;
   int ranks = 4;

@@ -20,7 +20,7 @@ std::string without_peers(const Plan& plan) {
   return execute::refusal_without_peer_access(plan).empty() ? ""
                                                             : "its tasks, or Imbrex' own collectives, reach other "
                                                               "ranks' memory, and IMBREX_PEER_ACCESS=0 says that "
-                                                              "nobody does";
+                                                              "none does";
 }
 
 std::string_view name_of_way(Strategy strategy, Transport transport) {
@@ -135,7 +135,8 @@ std::string limits_page() {
       "own. \"no\" comes\n"
       "with the number of a reason below, which is also what the caller gets. `auto` chooses among what runs. All "
       "ranks\n"
-      "are on one host: a world over [several hosts](runtime.md#over-several-hosts) has no operators and collectives "
+      "are on one host: a world over [several hosts](../dev/runtime.md#over-several-hosts) has no operators and "
+      "collectives "
       "yet.\n";
   Reasons reasons;
   for (const Device device : {Device::cpu, Device::cuda}) add_table(page, device, reasons);

@@ -28,7 +28,7 @@ const std::vector<Transport>& ways_of(Strategy strategy);
 /// that device; empty if it runs. `transport`: of ways_of.
 std::string refusal_of(Operator op, Strategy strategy, Transport transport, const Feature& feature, Device device);
 
-/// docs/limits.md: a table for each device, and the reasons.
+/// docs/reference/limits.md: a table for each device, and the reasons.
 std::string limits_page();
 
 }  // namespace imbrex::jobs

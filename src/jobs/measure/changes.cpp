@@ -25,8 +25,8 @@ Knobs with_changes(const Knobs& base, std::string_view changes) {
     } else {
       std::int64_t number = 0;
       const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), number);
-      IMBREX_EXPECTS(error == std::errc{} && end == value.data() + value.size(),
-                     "'{}' in '{}': it must be a whole number", change, changes);
+      IMBREX_EXPECTS(error == std::errc{} && end == value.data() + value.size(), "'{}' in '{}': it must be an integer",
+                     change, changes);
       knobs[name] = number;
     }
   }

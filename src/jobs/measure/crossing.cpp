@@ -5,15 +5,15 @@
 
 namespace imbrex::jobs {
 
-std::optional<std::int64_t> crossing(const std::vector<Duel>& duels) {
+std::optional<std::int64_t> crossing(const std::vector<SizeComparison>& comparisons) {
   constexpr std::int64_t kib = 1024;
-  const auto won = [](const Duel& d) { return d.challenger < d.holder; };
+  const auto won = [](const SizeComparison& d) { return d.candidate < d.current; };
   // From the largest size down.
-  const auto last_lost = std::find_if_not(duels.rbegin(), duels.rend(), won);
-  if (last_lost == duels.rend()) return duels.empty() ? std::nullopt : std::optional<std::int64_t>(0);
-  if (last_lost == duels.rbegin()) return std::nullopt;
-  const Duel &lost = *last_lost, &next = *std::prev(last_lost);
-  const double behind = lost.challenger - lost.holder, ahead = next.holder - next.challenger;
+  const auto last_lost = std::find_if_not(comparisons.rbegin(), comparisons.rend(), won);
+  if (last_lost == comparisons.rend()) return comparisons.empty() ? std::nullopt : std::optional<std::int64_t>(0);
+  if (last_lost == comparisons.rbegin()) return std::nullopt;
+  const SizeComparison &lost = *last_lost, &next = *std::prev(last_lost);
+  const double behind = lost.candidate - lost.current, ahead = next.current - next.candidate;
   // Who cannot go has lost nothing up to there, or gains nothing before.
   if (!std::isfinite(behind) || !std::isfinite(ahead)) return next.bytes;
   const double share = behind / (behind + ahead), kibs = static_cast<double>((next.bytes - lost.bytes) / kib);

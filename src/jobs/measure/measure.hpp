@@ -1,4 +1,5 @@
-// How long plans take on this machine's GPUs, beside what users have: cuBLAS and NCCL; and how long all-reduces do.
+// How long plans take on this machine's GPUs, compared with what users have: cuBLAS and NCCL; and how long all-reduces
+// do.
 #pragma once
 
 #include <functional>
@@ -58,7 +59,7 @@ struct Measurement {
   int runs = 0;  ///< epochs in a sample
 };
 
-/// Nobody is faster with this product and this wire.
+/// No plan is faster with this product and this wire.
 inline double roofline_seconds(const Measurement& m) {
   return m.product_seconds > m.wire_seconds ? m.product_seconds : m.wire_seconds;
 }
@@ -68,9 +69,9 @@ inline double roofline_seconds(const Measurement& m) {
 /// does. Throws Error(invalid_input) where there are too few GPUs, others than `gpu`, or a try that is none.
 int measure(const MeasureRequest& request, const std::function<void(const Measurement&)>& report);
 
-/// The fastest plan of each measurement as a table for machines/tuned/ (docs/cuda-executor.md). `date`: of the
-/// measurements, which are of one kind of GPU. `before`: the table that it completes, or empty; in its place is what
-/// that says about operators with a GEMM of the same ranks, type and kind of scales. Throws Error(invalid_input) if it
+/// The fastest plan of each measurement as a table for machines/tuned/ (docs/dev/cuda-executor.md). `date`: of the
+/// measurements, which are of one kind of GPU. `before`: the table that it completes, or empty; its
+/// entries with the same ranks, type and kind of scales are replaced. Throws Error(invalid_input) if it
 /// is no table, or one of another GPU.
 std::string tuning_table(const std::vector<Measurement>& measurements, const std::string& date,
                          std::string_view before = {});
@@ -90,7 +91,7 @@ struct AllReduceMeasurement {
     CodecPair codec;
     double seconds = 0;
   };
-  std::vector<Coded> coded;  ///< in two steps
+  std::vector<Coded> coded;  ///< two-shot
 };
 
 struct AllReduceMeasureRequest {
@@ -105,7 +106,7 @@ struct AllReduceMeasureRequest {
   double wait_limit = 30;  ///< seconds
 };
 
-/// Measures exact all-reduces in one shot and in two, and through each codec in two steps, size by size, on random
+/// Measures exact all-reduces, one-shot and two-shot, and two-shot ones through each codec, size by size, on random
 /// vectors; `report` is called on rank 0, in that rank's process. Returns the exit code, as run does. Throws
 /// Error(invalid_input) where there are too few GPUs, or others than `gpu`.
 int measure_all_reduces(const AllReduceMeasureRequest& request,
@@ -118,7 +119,7 @@ int measure_all_reduces(const AllReduceMeasureRequest& request,
 records::AllReduceRecord record_of(const std::vector<AllReduceMeasurement>& measurements, const std::string& date);
 
 /// The record of the measurements (record_of) as a table for machines/tuned/. `before`: the table that it completes, or
-/// empty; in its place is what that says about all-reduces of the same ranks and type. Throws Error(invalid_input) as
+/// empty; its all-reduces of the same ranks and type are replaced. Throws Error(invalid_input) as
 /// record_of, and if it is no table, or one of another GPU.
 std::string tuning_table(const std::vector<AllReduceMeasurement>& measurements, const std::string& date,
                          std::string_view before = {});
@@ -153,7 +154,7 @@ int measure_products(const ProductMeasureRequest& request,
                      const std::function<void(const ProductMeasurement&)>& report);
 
 /// What is more than 1 % faster than cuBLASLt's first suggestion, as a table for machines/tuned/. `before`: the table
-/// that it completes, or empty; in its place is what that says about these products. Throws Error(invalid_input) if it
+/// that it completes, or empty; its entries for these products are replaced. Throws Error(invalid_input) if it
 /// is no table, or one of another GPU.
 std::string tuning_table(const std::vector<ProductMeasurement>& measurements, const std::string& date,
                          std::string_view before = {});

@@ -72,10 +72,10 @@ records::AllReduceRecord record_of(const std::vector<AllReduceMeasurement>& meas
   expect_alike(measurements);
   const AllReduceMeasurement& first = measurements.front();
   records::AllReduceRecord record{first.ranks, first.type, date, {}, {}};
-  const auto crossing_of = [&](auto&& holder, auto&& challenger) {
-    std::vector<Duel> duels;
-    for (const AllReduceMeasurement& m : measurements) duels.push_back({m.bytes, holder(m), challenger(m)});
-    return crossing(duels);
+  const auto crossing_of = [&](auto&& current, auto&& candidate) {
+    std::vector<SizeComparison> comparisons;
+    for (const AllReduceMeasurement& m : measurements) comparisons.push_back({m.bytes, current(m), candidate(m)});
+    return crossing(comparisons);
   };
   record.one_shot_below =
       crossing_of([](const auto& m) { return m.one_shot; }, [](const auto& m) { return m.two_shot; });

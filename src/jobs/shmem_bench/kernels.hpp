@@ -77,7 +77,7 @@ IMBREX_DEVICE void make_call(Context<>& context, const Arguments& a, std::uint64
   }
 }
 
-// The same to a peer that waits for it.
+// Calls to a peer that waits for them.
 template <ShmemCall call, typename G>
 IMBREX_DEVICE void send(Context<>& context, const Arguments& a, std::uint64_t number, std::uint64_t value,
                         const G& group) {
@@ -122,7 +122,7 @@ IMBREX_KERNEL ping_pong(const Arguments a) {
   if (is_leader(group)) *a.place.spans = {begin, begin, device::now_ns(), 0};
 }
 
-// Blocks of one PE: calls one behind the other.
+// Blocks of one PE: calls one after the other.
 template <ShmemCall call, typename G>
 IMBREX_KERNEL stream(const Arguments a) {
   Context context(a.handle);

@@ -16,14 +16,14 @@ namespace imbrex::jobs {
 enum class ShmemCall : std::uint8_t { put, get, p, g, put_signal, p_signal, packet, add, fetch_add, fence, quiet };
 constexpr int shmem_calls = 11;
 
-/// Threads that make a call together; `wide`: a block, each of whose threads has more loads under way. On the CPU each
+/// Threads that make a call together; `wide`: a block in which each thread has more loads under way. On the CPU each
 /// is one thread.
 enum class ShmemScope : std::uint8_t { thread, warp, block, wide };
 
 enum class ShmemMeasure : std::uint8_t {
   latency,    ///< from the call until the peer has seen it: half of a round trip
   complete,   ///< from the call until it is complete, one after another: a put and a quiet, a get
-  issue,      ///< from the call until it returns, one behind the other
+  issue,      ///< from the call until it returns, one after the other
   bandwidth,  ///< bytes over time of calls by several blocks at once, up to their quiet
   rate,       ///< the same, in messages of 8 bytes, by one thread of each block through a context of its own
 };
@@ -46,7 +46,7 @@ struct ShmemRow {
   ShmemCase what{};
   std::uint32_t calls = 0;  ///< in a sample
   double seconds = 0;       ///< a call
-  double cycles = 0;        ///< the same in the multiprocessor's clock, of `issue`; 0 on the CPU
+  double cycles = 0;        ///< a call, in the SM's clock, of `issue`; 0 on the CPU
 };
 
 struct ShmemBenchRequest {

@@ -49,6 +49,10 @@ namespace {
 using shmem::Warp;
 namespace words = shmem::words;
 
+// All lanes of all warps of a GPU may wait at once, and those of a PE whose rows come late wait long. They ask the host
+// every few milliseconds: by the usual cadence their loads over the bus took 100 times as long as the solve.
+constexpr device::Cadence crowd{.ask = 1u << 16};
+
 /// The sums of a lane, for so many right-hand sides.
 template <typename T, int columns>
 struct Sums {
@@ -197,8 +201,8 @@ class Solve {
   IMBREX_DEVICE bool wait(const shmem::Packet<T>* missing, const shmem::Packet<T>* const (&from)[batch],
                           words::Pair (&pair)[batch][columns]) {
     shmem::Signal seen = epoch_ - 1;
-    return context_.wait(shmem::FaultKind::wait, context_.pe(), &missing->signal, epoch_, seen,
-                         [&] { return poll(from, pair) == nullptr; });
+    return context_.template wait<crowd>(shmem::FaultKind::wait, context_.pe(), &missing->signal, epoch_, seen,
+                                         [&] { return poll(from, pair) == nullptr; });
   }
 
   IMBREX_DEVICE void finish(const Chunk& chunk, std::uint32_t number, const Task& task, std::uint32_t first,

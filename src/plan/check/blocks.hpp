@@ -13,7 +13,7 @@ namespace imbrex::plan {
 /// The rule of the format that a block breaks, whose regions are in bounds, or "".
 std::string broken_rule(const BlockPlace& place);
 
-/// Tasks that are one block together: for each that has shares beside it, all of them, by share.
+/// Tasks that are one block together: for each that has other shares, all of them, by share.
 using Shares = std::map<TaskId, std::vector<TaskId>>;
 
 /// Fills in `shares`. The fault, if a share is missing or there twice.

@@ -38,7 +38,7 @@ class Contents {
 
   /// Says what a task has left in `region`, one of its writes.
   void store(const Region& region, const Value& value);
-  /// The same where parts of it hold different values.
+  /// Stores to a region whose parts hold different values.
   void store(const Region& region, std::vector<Piece> pieces);
 
   /// What `region` holds, one value, when `id` reads it: `moment_of` says when what a write to a region has left is
@@ -62,8 +62,8 @@ class Contents {
     return *value;
   }
 
-  /// What a collective takes: it carries along whatever its rows hold, one value or a piece each, and, behind a row's
-  /// last one, elements that nobody has written.
+  /// What a collective takes: it carries along whatever its rows hold, one value or a piece each, and, after a row's
+  /// last one, elements that were not written.
   std::vector<Piece> pieces_of(TaskId id, const Region& region);
 
   /// A read that a later epoch's write may meet.

@@ -212,7 +212,7 @@ class FormatCheck::Rules {
     expect(r.rows == 1 && r.col == 0 && r.cols == elements, "{} must be one whole slot of {} elements", what, elements);
   }
 
-  // Whether the region is the bias, one row of it behind everything else that is added.
+  // Whether the region is the bias, one row of it after everything else that is added.
   bool check_bias(const Region& r, const char* what, std::int64_t cols, bool last) {
     if (!is_bias(plan_.problem, r)) return false;
     expect(last && r.rank == place_->rank && r.rows == 1 && r.cols == cols,
@@ -334,7 +334,7 @@ class FormatCheck::Rules {
     }
     check_scale(p.a, p.b, p.a_scale);
     expect(p.algorithm.tile >= 0 && p.algorithm.parts >= 1 && p.algorithm.parts <= 1 << 16,
-           "algorithm [{}, {}]: the tile's number is 0 or more, the parts of K 1 to 2^16", p.algorithm.tile,
+           "algorithm [{}, {}]: the tile's number is 0 or more, its split-K 1 to 2^16", p.algorithm.tile,
            p.algorithm.parts);
   }
 
@@ -455,7 +455,7 @@ class FormatCheck::Rules {
     expect(c.backend == Backend::imbrex && c.ranks.empty(),
            "codec {}: only collectives of backend imbrex, over all ranks, go through one", name_of(*c.codec));
     expect(c.kind != CollectiveKind::reduce_scatter || c.codec->reduce_scatter == c.codec->all_gather,
-           "codec {} for a reduce_scatter: it has one step, and so one codec", name_of(*c.codec));
+           "codec {} for a reduce_scatter: it has one phase, and so one codec", name_of(*c.codec));
     expect(type != Type::e4m3, "codec {} for e4m3: it takes bf16, fp16 and fp32", name_of(*c.codec));
     try {
       validate(c.codec->reduce_scatter);

@@ -406,7 +406,7 @@ bool Graph::search(TaskId first, TaskId second, const Moment& moment) {
     expand_all(second, moment);
   else
     expand(second, moment);
-  // Those who post to a signal may be very many, so they come once nothing else is left.
+  // Tasks that post to a signal may be very many, so they come once nothing else is left.
   while (!found && !(stack_.empty() && pending_waits_.empty())) {
     if (!stack_.empty()) {
       const TaskId id = stack_.back();

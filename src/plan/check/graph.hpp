@@ -27,7 +27,7 @@ struct TaskNode {
   int rank = 0, queue = 0;
   std::uint32_t index = 0;       // in its queue
   TaskId previous = no_task;     // in an in-order queue: the task that ends before this one starts
-  TaskId next = no_task;         // and the one after
+  TaskId next = no_task;         // in an in-order queue: the task after it
   std::uint32_t first_wait = 0;  // into wait_nodes_of
   std::uint32_t first_post = 0;  // into the ordinals of posts
   std::uint32_t position = 0;  // in an order that one worker per queue can run; the parts of a collective share theirs
@@ -87,7 +87,7 @@ class Graph {
   };
   struct Signal {
     std::vector<Posting> posts;
-    std::vector<Maker> makers;              // of the most posts first
+    std::vector<Maker> makers;              // makers with the most posts first
     std::vector<std::uint32_t> wait_nodes;  // for holds: those of the largest counts first
     std::uint64_t total = 0;
     bool in_order = false;  // all posts come from one in-order queue

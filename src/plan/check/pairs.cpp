@@ -16,7 +16,7 @@ bool may_hang(const Task& task) {
          std::holds_alternative<Collective>(task.work);
 }
 
-// Calls f(place, task) for every task that posts, behind itself or one before it in its queue, something that may hang.
+// Calls f(place, task) for every task that posts, after itself or one before it in its queue, something that may hang.
 template <typename F>
 void for_each_late_poster(const Plan& plan, F&& f) {
   for (int rank = 0; rank < std::ssize(plan.ranks); ++rank)

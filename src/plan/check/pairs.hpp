@@ -25,8 +25,8 @@ class PairRules {
   std::size_t count_ = 0;
 };
 
-/// Proves that pairs hold nothing up, whoever runs some of them and takes other tasks one by one, in a plan that passed
-/// check_format and runs to its end with one worker a queue.
+/// Proves that pairs hold nothing up, whichever of them are run as pairs and whichever one by one, in a plan that
+/// passed check_format and runs to its end with one worker a queue.
 ///
 /// Suppose that some tasks never end, and take the one that such a worker would end first. All before it in its queue
 /// have ended. Workers that are held up hold a pair whose first task has ended, and whose mate, a later task, has not:

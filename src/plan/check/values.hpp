@@ -43,7 +43,7 @@ class Sums {
   /// The first term that both have.
   std::int64_t first_common(int x, int y) const;
 
-  /// Those of the terms from `begin` to before `end`.
+  /// Stretches of the terms from `begin` to before `end`.
   std::vector<Stretch> part(int sum, std::int64_t begin, std::int64_t end) const;
   static std::string text(const std::vector<Stretch>& stretches);
 
@@ -68,7 +68,7 @@ struct TermNames {
 
   /// "the sum over k 0..63", or "the bias" where the term is one behind.
   std::string twice(const Sums& sums, int added, std::int64_t common) const;
-  /// In what way a sum is not the one wanted: "with the sum over k 0..3 instead of 0..7", "without the bias".
+  /// How a sum differs from the expected one: "with the sum over k 0..3 instead of 0..7", "without the bias".
   std::string difference(const Sums& sums, int sum, int wanted) const;
 };
 

@@ -24,7 +24,7 @@ struct Write {
   TaskId task = 0;
   Value value{};                 // set when the task is evaluated
   std::vector<Piece> pieces{};   // in place of the value, where parts of the region hold different ones, by row; what
-                                 // none of them covers nobody has written
+                                 // none of them covers was not written
   std::int64_t tallest = 0;      // rows of a piece, at most
   std::vector<TaskId> beside{};  // the other shares of the block: it is complete once they have ended, too
 };
@@ -49,7 +49,7 @@ void for_each_piece(const Write& write, F&& f) {
   for (const Piece& piece : write.pieces) f(piece.region, piece.value);
 }
 
-/// The same for what overlaps `region`, cut to it.
+/// Calls it for what overlaps `region`, cut to it.
 template <typename F>
 void for_each_piece(const Write& write, const Region& region, F&& f) {
   if (write.pieces.empty()) return f(intersection(write.region, region), write.value);

@@ -111,7 +111,7 @@ class Node {
 
   const Json& json_;
   const Node* parent_;
-  std::string_view key_;  // of the root: the title
+  std::string_view key_;  // the root's key is the title
   std::size_t index_;
 };
 

@@ -1,4 +1,4 @@
-// Plans from JSON. Shapes and indices are check_format's business.
+// Plans from JSON. check_format checks shapes and indices.
 #include <algorithm>
 
 #include "base/json.hpp"

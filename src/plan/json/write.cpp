@@ -1,4 +1,4 @@
-// Plans to JSON, one task a line. docs/plan-format.md describes the format.
+// Plans to JSON, one task a line. docs/dev/plan-format.md describes the format.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 

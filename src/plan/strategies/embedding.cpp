@@ -137,7 +137,7 @@ class EmbeddingPlan {
                        tasks = counted_sum(counted_product(b_.ranks(), blocks_of_all),
                                            counted_product(filled, all_runs_ + 1), 1);
     b_.expect_kept(Counts{tasks, counted_product(3, tasks), counted_sum(slices, 1)}.times(b_.ranks()));
-    std::vector<std::int64_t> first_col;  // of a rank's bags among those of its host
+    std::vector<std::int64_t> first_col;  // a rank's first column among its host's
     std::int64_t most = 0;
     std::vector<std::int64_t> owners(static_cast<std::size_t>(nodes));  // ranks with tables
     for (int rank = 0; rank < b_.ranks(); ++rank) {

@@ -96,7 +96,7 @@ class FusedAllGather final : public StreamedStrategy {
     return {block.rows, {col, std::min(block.cols.size, cols_of(b_.problem(), product) - col)}, product};
   }
 
-  // Whether what arrives is at once where the caller wants the gathered A.
+  // Whether what arrives lands directly in the caller's gathered A.
   bool lands_in_output() const { return b_.problem().gathered_a && b_.knobs().transport == Transport::pull; }
 
   // A copy engine takes a shard whole; workers share out each slice of it, one slice after the other.
@@ -137,7 +137,7 @@ class FusedAllGather final : public StreamedStrategy {
                             handed_waits),
                 counted_sum(counted_product(ranks, stored_ ? slices : travelling), 2 * ranks + 1,
                             split_.splits() ? blocks : 0)});
-    // These a strategy lists, whoever keeps the tasks.
+    // A strategy lists these, kept or not.
     b_.expect_kept({std::max(travelling, knobs.span_shards || split_.splits() ? blocks : 0), 0, 0});
   }
 
@@ -185,8 +185,8 @@ class FusedAllGather final : public StreamedStrategy {
 
   int scales_arrived(int source) const { return b_.ranks() * signals_of_a_shard() + source; }
 
-  // Workers store a shard's scales to the peers before anything else, whoever moves the rows: a copy engine would take
-  // as long to start for these few bytes as for many.
+  // Workers store a shard's scales to the peers before anything else, even if copy engines move the rows: a copy engine
+  // would take as long to start for these few bytes as for many.
   void store_scales() {
     const std::int64_t rows = b_.shapes().a_scale.rows;
     for (int rank = 0; rank < b_.ranks(); ++rank) {
@@ -272,7 +272,7 @@ class FusedAllGather final : public StreamedStrategy {
               {}});
   }
 
-  // And the peers', in the order in which they arrive.
+  // Hands out the peers' rows, in the order in which they arrive.
   void hand_out_arrived(int rank) {
     if (!b_.keeps(rank)) return;
     const int to = buffer_gathered(b_.problem()), ranks = b_.ranks();
@@ -408,7 +408,7 @@ class FusedAllGather final : public StreamedStrategy {
   std::int64_t shard_rows_, piece_rows_ = 0;
   bool stored_;
   std::vector<Range> pieces_;  // rows of a shard that travel together
-  std::vector<Range> handed_;  // and that are handed out together
+  std::vector<Range> handed_;  // rows that are handed out together
   std::vector<Range> slices_;  // columns that travel together
   int gathered_ = 0, gathered_scales_ = -1, compute_ = 0, copy_ = 0;
   int entered_ = 0, read_ = 0;  // signals of pulled shards, the same on every rank

@@ -28,7 +28,7 @@ class FusedScatter final : public StreamedStrategy {
     make_areas();
     const ScatterWays ways{one_shot_, exchange_, reduce_, in_tile_, copies_, spanning_};
     set_counts(count_scattered(b_, ways, areas_, static_cast<std::int64_t>(split_.parts())));
-    // These a strategy lists, whoever keeps the tasks.
+    // A strategy lists these, kept or not.
     if (spanning_ || copies_ || split_.splits()) b_.expect_kept({plan::count_tiles(b_, ways, areas_), 0, 0});
     make_pieces();
     compute_ = b_.queue(Engine::compute);
@@ -228,7 +228,7 @@ class FusedScatter final : public StreamedStrategy {
       default: return region(rank, buffer_out, piece.block, 0, 0);
     }
   }
-  // Calls store(to) for all ranks that a sum of `rank` goes to, and adds what it posts behind them.
+  // Calls store(to) for all ranks that a sum of `rank` goes to, and then adds what it posts.
   template <typename F>
   void send_sum(int rank, std::vector<Post>& posts, F&& store) {
     const bool to_all = b_.problem().op == Operator::gemm_all_reduce && !one_shot_;
@@ -441,7 +441,7 @@ class FusedScatter final : public StreamedStrategy {
         for (int block = 0; owner != source && block < block_count(owner); ++block)
           copies[index(pull ? owner : source)].push_back({source, owner, block, ready[index(owner)][index(block)]});
     }
-    // In the order in which the blocks become ready: a copy queue runs one at a time, and must not stand behind a
+    // In the order in which the blocks become ready: a copy queue runs one at a time, and must not stand after a
     // block whose tiles come later than those that wait for this queue.
     for (int rank = 0; rank < ranks(); ++rank) {
       auto& mine = copies[index(rank)];

@@ -1,5 +1,5 @@
 // Strategies that communicate by a library's collectives: `sequential`, what every user has today, and `decomposed`,
-// the GEMM cut so that one part's communication runs beside another part's product: what is gathered, into the ranks'
+// the GEMM cut so that one part's communication overlaps another part's product: what is gathered, into the ranks'
 // blocks, which go round a ring; what is scattered or summed, into chunks of the result's rows. Sequential scatters are
 // decomposed ones of one chunk. All are the product alone where there is one rank.
 #include <algorithm>
@@ -95,7 +95,7 @@ class GatheredScales {
     collectives_->add(rank, 0, b_.scales_of(rank, {0, b_.shapes().a.rows}), b_.scale_rows(rank, buffer_, all), {}, {});
   }
 
-  /// Those of `rows` of all of A, which are one rank's where ranks have one scale each.
+  /// The scales of `rows` of all of A, which are one rank's where ranks have one scale each.
   Region of(int rank, const Range& rows) const {
     if (!present()) return {};
     return b_.scale_rows(rank, buffer_,
@@ -156,11 +156,11 @@ Plan gemm_in_ring(Builder& b, int most_chunks) {
   const std::int64_t exchanges = counted_product(steps, chunks), stages = most_stages(b.knobs().nodes),
                      tasks = counted_sum(counted_product(exchanges, count + 2), count + stages + 1);
   b.expect_kept(Counts{tasks, counted_sum(counted_product(6, tasks), stages * ranks), exchanges}.times(ranks));
-  // Blocks come to lie one behind another, or where the gathered A has them.
+  // Blocks come to lie one after another, or where the gathered A has them.
   const int arrived = problem.gathered_a
                           ? buffer_gathered(problem)
                           : b.workspace("arrived", Layout::row_major, problem.type, h * steps, shapes.a.cols, 1);
-  // The exchanges' queue is the first, so that the first of them is launched before the product that it runs beside.
+  // The exchanges' queue is the first, so that the first of them is launched before the product that it overlaps.
   const int library = b.queue(Engine::library), products = b.queue(Engine::library);
   const int copies = problem.gathered_a ? b.queue(Engine::copy) : -1;
   GatheredScales scales(b, library);
@@ -217,7 +217,7 @@ Plan gemm_then_collective(Builder& b, int most_chunks) {
   const int partial = b.workspace("partial", Layout::row_major, partial_type, shapes.product.rows, cols, 1);
   const int products = b.queue(Engine::library), library = b.queue(Engine::library);
   // What an all-to-all of one chunk leaves contiguous belongs to different row blocks of the output, a library writes
-  // rows without gaps, and it adds in its operands' type, and no bias: these need a workspace behind the collective,
+  // rows without gaps, and it adds in its operands' type, and no bias: these need a workspace after the collective,
   // then copies or a reduction, on a queue of their own, so that no product waits for them.
   const bool unpack = (kind == CollectiveKind::all_to_all && parts.size() > 1) || b.has_gaps(buffer_out);
   const bool convert =
@@ -281,7 +281,7 @@ Plan gemm_then_collective(Builder& b, int most_chunks) {
   return b.take();
 }
 
-// One rank has nobody to exchange with: its products are the result, and its A is all of A.
+// One rank exchanges nothing: its products are the result, and its A is all of A.
 Plan product_plan(Builder& b) {
   const std::int64_t rows = b.shapes().product.rows;
   const Problem& problem = b.problem();

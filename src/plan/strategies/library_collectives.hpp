@@ -4,7 +4,7 @@
 //   all_gather      across, of one's own rows; then inside, for the rows of one node after another's
 //   reduce_scatter  inside, for the rows of one node after another's; then across, of the nodes' sums
 //   all_reduce      as both: reduce_scatter inside, all_reduce across of each rank's part, all_gather inside
-//   all_to_all      inside, for the ranks of one node after another: to whoever has the receiver's place here; then
+//   all_to_all      inside, for the ranks of one node after another: to the rank with the receiver's place here; then
 //                   across. So a rank sends one message to each other node, and as many bytes as its peers here
 #pragma once
 

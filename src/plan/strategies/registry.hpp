@@ -55,7 +55,7 @@ std::string names_of_strategies(Is&& is) {
   return names.empty() ? last : names + " and " + last;
 }
 
-/// Those that leave peers' memory to a library.
+/// Names of the strategies that leave peers' memory to a library.
 inline std::string names_without_peers() {
   return names_of_strategies([](const StrategyEntry& entry) { return !entry.reaches_peers; });
 }

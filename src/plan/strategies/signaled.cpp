@@ -5,7 +5,7 @@
 //
 // A group is a number of rows of tiles of every rank's part, so that it lies together in row-major memory, and a
 // reduce-scatter gives whole rows to their owner. Where one rank's part is the whole product (gemm_all_reduce), a group
-// may also be any number of tiles in the order of the product (Knobs::packed): then each tile's rows lie behind the
+// may also be any number of tiles in the order of the product (Knobs::packed): then each tile's rows lie after the
 // last one's in a workspace as wide as a tile, and what comes back is put in rows.
 #include <algorithm>
 #include <optional>
@@ -102,7 +102,7 @@ class Signaled {
     });
   }
 
-  // One rank has nobody to exchange with.
+  // One rank exchanges nothing.
   void multiply_alone() {
     const Extent product = b_.shapes().product;
     expect_room(count_tiles(product.rows), 0);
@@ -333,7 +333,7 @@ class Signaled {
         });
         place += blocks.size();
       };
-      // Own rows wait for nobody.
+      // Own rows do not wait.
       add(
           blocks_of({0, shard}, cols, b_.knobs()), rank, true, [&](const Block& block) { return a_rows(rank, block); },
           0);

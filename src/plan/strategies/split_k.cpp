@@ -22,7 +22,7 @@ void SplitK::make_slots(std::int64_t blocks) {
   if (!splits()) return;
   const Knobs& knobs = b_.knobs();
   const auto slots = static_cast<std::int64_t>(others());
-  // One copy: a rank's epochs follow each other, and nobody else touches them.
+  // One copy: a rank's epochs follow each other, and no other rank touches the slots.
   slots_ = b_.workspace("parts", Layout::fragment, Type::fp32, blocks * slots, knobs.tile_m * knobs.tile_n, 1);
   for (int rank = 0; rank < b_.ranks(); ++rank) signals_.push_back(b_.signals(rank, blocks));
 }
@@ -38,7 +38,7 @@ void SplitK::add_parts(int rank, std::size_t block, Tile& tile) const {
 
 void SplitK::add_waits(int rank, std::size_t block, std::vector<Wait>& waits) const {
   if (!splits()) return;
-  waits.push_back({signal(rank, block), base::narrow<std::uint32_t>(others(), "parts of K"), WaitPoint::epilogue});
+  waits.push_back({signal(rank, block), base::narrow<std::uint32_t>(others(), "shares of K"), WaitPoint::epilogue});
 }
 
 }  // namespace imbrex::plan

@@ -1,4 +1,4 @@
-// Products cut along K (Knobs::split_k): each block of a rank's product is several tiles, one for each part of K. All
+// Products cut along K (Knobs::split_k): each block of a rank's product is several tiles, one for each share of K. All
 // but the last store their sums to slots of their own rank, in fp32; the last one's tile adds them and then does what
 // the block's only tile would do (fixed-split in Osama et al., "Stream-K", PPoPP 2023; here the sum's order is fixed,
 // too).

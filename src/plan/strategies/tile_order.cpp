@@ -21,7 +21,7 @@ std::vector<Block> blocks_of(Range rows, Range cols, const Knobs& knobs) {
 
 namespace {
 
-// The way a rank takes through an area: a block column of a super-row at a time. Areas are merged by step, then by
+// The way a rank takes through an area: a block column of a swizzle group at a time. Areas are merged by step, then by
 // turn.
 class Way {
  public:

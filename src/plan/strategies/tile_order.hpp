@@ -14,7 +14,7 @@ struct Block {
   Range rows, cols;
 };
 
-/// The blocks of an area, in super-rows of `group` block rows: columns outer, rows inner.
+/// The blocks of an area, in CTA swizzle groups of `group` block rows: columns outer, rows inner.
 std::vector<Block> blocks_of(Range rows, Range cols, const Knobs& knobs);
 
 /// The part of the product that one rank owns.
@@ -49,7 +49,7 @@ struct RankTiles {
   }
 };
 
-/// All tiles of a product and their parts in each area, in super-rows as blocks_of.
+/// All tiles of a product and their parts in each area, in swizzle groups as blocks_of.
 RankTiles spanning_tiles(const Extent& product, const std::vector<Area>& areas, const Knobs& knobs);
 
 /// How many blocks an area has.

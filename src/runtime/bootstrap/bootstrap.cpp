@@ -63,7 +63,7 @@ Reach torch_reach(const Environment& e, const Bootstrap& bootstrap) {
   required_text(e, Key::torch_master_port, bootstrap.launcher);
   const std::int64_t port = *e.integer(Key::torch_master_port);
   IMBREX_EXPECTS(port >= 1 && port < 65536 - ports_tried,
-                 "{}={}: it must be 1 to {}, since the {} ports behind it are tried",
+                 "{}={}: it must be 1 to {}, since the {} ports after it are tried",
                  base::name_of(Key::torch_master_port), port, 65535 - ports_tried, ports_tried);
   return {host, static_cast<std::uint16_t>(port + 1)};
 }

@@ -16,7 +16,7 @@ struct Bootstrap {
   int rank = 0;
   int size = 1;
   std::string key;      ///< the same on all ranks of one launch, different for any other launch on this host
-  bool secret = false;  ///< nobody else can guess the key: it is random, and came from parent to child
+  bool secret = false;  ///< no other process can guess the key: it is random, and came from parent to child
   std::optional<Reach> reach = {};  ///< where rank 0 is reached over a network; not set: all ranks are on this host
 };
 

@@ -151,7 +151,7 @@ void start(Children& children, Group& group, const Launch& launch, const std::ve
     if (pid == 0) become(arguments.data(), variables.data(), parent, group.id(), writer.get());
     children.add(pid);
     if (rank == 0) group.lead(pid);
-    setpgid(pid, group.id());  // here too: whoever comes first
+    setpgid(pid, group.id());  // in parent and child: either may come first
     writer.close();
     int reason = 0;
     ssize_t bytes = 0;

@@ -16,7 +16,7 @@ using base::Environment, base::Key;
 // What a rank tells the others.
 struct Place {
   char gpu[64] = {}, host[64] = {};  // end with a zero byte
-  std::uint64_t hash_of_host = 0;    // 0: nobody gave it a host
+  std::uint64_t hash_of_host = 0;    // 0: no host was given
 };
 
 std::string set_to(const Environment& environment, Key key) {

@@ -207,7 +207,7 @@ class Host {
     ++joined_;
   }
 
-  /// Who has claimed the rank; empty where nobody has.
+  /// Who has claimed the rank; empty where it is free.
   std::string claimant(int rank) const {
     if (rank == meeting_.first()) return fmt::format("pid {}", getpid());
     const bool known = rank >= 0 && rank < size_ && peers_[static_cast<std::size_t>(rank)].socket;
@@ -265,12 +265,12 @@ class Host {
   int joined_ = 0;
 };
 
-/// Whether somebody else has the name of the first rank's socket, without being there as that rank is.
-class Squatter {
+/// Whether another process has the name of the first rank's socket, and does not answer as that rank would.
+class TakenName {
  public:
-  explicit Squatter(const Meeting& meeting, int rank) : meeting_(meeting), rank_(rank) {}
+  explicit TakenName(const Meeting& meeting, int rank) : meeting_(meeting), rank_(rank) {}
 
-  /// Nobody answers at the name. Throws once somebody has had it for a second: the first rank listens at once.
+  /// No process answers at the name. Throws once somebody has had it for a second: the first rank listens at once.
   void throw_if_held() {
     const std::string holder = holder_of(meeting_.name);
     if (holder.empty()) since_.reset();
@@ -292,13 +292,13 @@ class Squatter {
 FileDescriptor find_host(const Meeting& meeting, int rank, FileDescriptor& listener) {
   const Deadline deadline = deadline_in(meeting.options.wait_limit);
   Deadline next_look = deadline_in(1e-3 * look_interval);
-  Squatter squatter(meeting, rank);
+  TakenName taken(meeting, rank);
   for (Backoff backoff;; backoff.pause()) {
     if (rank == meeting.first() && (listener = listen_at(meeting.name))) return {};
     if (FileDescriptor socket = try_connect(meeting.name)) return socket;
     if (milliseconds_until(next_look) == 0) {
       throw_if_launcher_reports(meeting);
-      squatter.throw_if_held();
+      taken.throw_if_held();
       next_look = deadline_in(1e-3 * look_interval);
     }
     if (milliseconds_until(deadline) > 0) continue;
@@ -401,7 +401,7 @@ Met meet_here(const Meeting& meeting, int rank) {
 std::unique_ptr<World> complete(Met met, int rank, const WorldOptions& options, std::unique_ptr<Links> links) {
   auto world = std::make_unique<HostWorld>(std::move(met.segment), rank, options, Kind::processes, std::move(met.lines),
                                            std::move(links));
-  // Once: every rank watches its peers. Twice: every rank was alive after that, so nobody watches a process that got
+  // Once: every rank watches its peers. Twice: every rank was alive after that, so no rank watches a process that got
   // the number of a rank that died on the way.
   world->barrier();
   world->barrier();
@@ -409,7 +409,7 @@ std::unique_ptr<World> complete(Met met, int rank, const WorldOptions& options, 
 }
 
 /// Over a network first, then each host's ranks among themselves.
-std::unique_ptr<World> meet_by_network(const Appointment& launch, unsigned sequence, int rank, int size,
+std::unique_ptr<World> meet_by_network(const LaunchIdentity& launch, unsigned sequence, int rank, int size,
                                        const WorldOptions& options) {
   HostsMeeting hosts(launch.key, sequence, *launch.reach, rank, size, options);
   const Roster& roster = hosts.register_ranks();
@@ -434,7 +434,7 @@ std::unique_ptr<World> meet_by_network(const Appointment& launch, unsigned seque
 
 }  // namespace
 
-std::unique_ptr<World> meet(const Appointment& launch, int rank, int size, const WorldOptions& options) {
+std::unique_ptr<World> meet(const LaunchIdentity& launch, int rank, int size, const WorldOptions& options) {
   validate(size, options);
   IMBREX_EXPECTS(rank >= 0 && rank < size, "rank {} of {}: ranks are 0 to {}", rank, size, size - 1);
   if (size == 1) return std::make_unique<HostWorld>(Segment::create(1, options), 0, options, Kind::processes);
@@ -482,7 +482,7 @@ std::unique_ptr<World> World::connect(const UniqueId& id, int rank, int size, co
   IMBREX_EXPECTS(
       text.starts_with(unique_id_prefix) && text.size() >= digits && (text.size() == digits || text[digits] == '@'),
       "the unique id was not made by World::make_unique_id");
-  runtime::Appointment launch{text, true, {}};
+  runtime::LaunchIdentity launch{text, true, {}};
   if (text.size() > digits)
     launch.reach = runtime::parse_reach("the unique id's address", text.substr(digits + 1), text.substr(0, digits));
   return runtime::meet(launch, rank, size, options);

@@ -202,7 +202,7 @@ std::size_t receive_message(const FileDescriptor& socket, void* data, std::size_
     for (std::size_t i = 0; i < count; ++i) {
       int fd = -1;
       std::memcpy(&fd, CMSG_DATA(header) + i * sizeof(int), sizeof fd);
-      FileDescriptor owned(fd);  // closed here where the caller wants none
+      FileDescriptor owned(fd);  // closed here where the caller takes none
       if (descriptors) descriptors->push_back(std::move(owned));
     }
   }

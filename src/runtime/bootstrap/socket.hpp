@@ -37,14 +37,14 @@ std::string describe(const Peer& peer);
 /// Listens under `name`; an empty descriptor where another socket has the name.
 FileDescriptor listen_at(const std::string& name);
 
-/// Connects to whoever listens under `name`; an empty descriptor where nobody does (yet).
+/// Connects to the listener of `name`; an empty descriptor where there is none (yet).
 FileDescriptor try_connect(const std::string& name);
 
 /// Who has a socket of that name, listening or not: "user 1000 (pid 77)", or what is known instead.
-/// Empty where nobody has.
+/// Empty where there is none.
 std::string holder_of(const std::string& name);
 
-/// An empty descriptor where nobody waits to be accepted. Throws Error(runtime_failure) where somebody does and this
+/// An empty descriptor where no connection waits. Throws Error(runtime_failure) where one does and this
 /// process is out of descriptors or memory: the listener stays readable then.
 FileDescriptor try_accept(const FileDescriptor& listener);
 

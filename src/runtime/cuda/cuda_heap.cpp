@@ -233,11 +233,10 @@ std::size_t CudaHeap::allocate(std::size_t bytes) {
 std::size_t CudaHeap::allocate_unused(std::size_t bytes) {
   const auto offset = allocator_.allocate_unused(bytes);
   if (!offset)
-    throw Error(
-        ErrorCode::runtime_failure,
-        fmt::format("symmetric heap is full: {} bytes asked that nobody had yet, {} of those left; give it more "
-                    "by heap_bytes",
-                    bytes, allocator_.unused_bytes()));
+    throw Error(ErrorCode::runtime_failure,
+                fmt::format("symmetric heap is full: {} never used bytes asked, {} of those left; give it more "
+                            "by heap_bytes",
+                            bytes, allocator_.unused_bytes()));
   return *offset;
 }
 

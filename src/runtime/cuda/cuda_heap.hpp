@@ -23,7 +23,7 @@ class CudaHeap final : public SymmetricHeap {
   CudaHeap& operator=(const CudaHeap&) = delete;
 
   std::size_t allocate(std::size_t bytes) override;
-  /// As allocate, of memory that nobody ever had: peers may reach it at once, whatever was released before.
+  /// As allocate, of memory that was never used: peers may reach it at once, whatever was released before.
   std::size_t allocate_unused(std::size_t bytes);
   /// Collective: as allocate, but where the heap is full it takes more memory, at least as much as at first. Returns
   /// when peers can reach it.

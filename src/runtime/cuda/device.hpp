@@ -20,7 +20,7 @@ int select_device(World& world, int ranks_per_gpu = 1);
 /// What the driver says of a GPU, asked now. Throws Error(runtime_failure).
 Gpu ask_gpu(int device);
 
-/// The same, asked once in this process. Any thread may call it.
+/// The GPU's properties, asked once in this process. Any thread may call it.
 const Gpu& gpu_of(int device);
 
 }  // namespace imbrex::runtime

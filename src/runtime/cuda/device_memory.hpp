@@ -38,7 +38,7 @@ class DeviceMemory {
 /// The number of the GPU that is the calling thread's.
 int current_gpu();
 
-/// Its multiprocessors, of which CUDA's MPS may have left this process a part.
+/// Its SMs, of which CUDA's MPS may have left this process a part.
 int multiprocessors_of(int gpu);
 
 /// Makes a GPU the calling thread's.

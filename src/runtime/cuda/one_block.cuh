@@ -15,7 +15,7 @@ cudaError_t launch_one_block(void (*kernel)(Args), unsigned threads, const Args&
   return cudaLaunchKernelEx(&config, kernel, args);
 }
 
-/// Beside kernels that wait for this rank, none can be loaded.
+/// While kernels wait for this rank, none can be loaded.
 template <typename Args>
 cudaError_t load(void (*kernel)(Args)) {
   cudaFuncAttributes attributes;

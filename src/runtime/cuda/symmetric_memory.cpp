@@ -107,7 +107,7 @@ void Memory::release(void* own) {
   parts_->world.barrier();
   parts_->heap.release(found->second);
   parts_->offsets.erase(found);
-  parts_->world.barrier();  // nobody writes into what is allocated there next before it is zeroed
+  parts_->world.barrier();  // no peer writes into what is allocated there next before it is zeroed
 }
 
 Group Memory::group(std::uint32_t readers, std::function<std::string(const Fault&)> describe, bool whole) {

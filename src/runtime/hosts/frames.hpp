@@ -1,4 +1,4 @@
-// What goes over a TCP connection between ranks. docs/runtime.md describes every frame.
+// What goes over a TCP connection between ranks. docs/dev/runtime.md describes every frame.
 #pragma once
 
 #include <bit>

@@ -56,8 +56,8 @@ void Gate::make_room() {
   while (strangers_.size() > most_strangers) {
     std::map<std::string, int> count;
     for (const Stranger& stranger : strangers_) ++count[stranger.address];
-    const auto most = std::max_element(count.begin(), count.end(),
-                                       [](const auto& a, const auto& b) { return a.second < b.second; });
+    const auto most =
+        std::max_element(count.begin(), count.end(), [](const auto& a, const auto& b) { return a.second < b.second; });
     strangers_.erase(std::find_if(strangers_.begin(), strangers_.end(),
                                   [&](const Stranger& stranger) { return stranger.address == most->first; }));
   }
@@ -75,8 +75,8 @@ std::vector<Guest> Gate::admit() {
     };
     if (!frame) {
       if (const auto version = stranger.connection.other_version())
-        turn_away(fmt::format("it speaks version {} of the protocol, and this rank version {}", *version,
-                              protocol_version));
+        turn_away(
+            fmt::format("it speaks version {} of the protocol, and this rank version {}", *version, protocol_version));
       else if (open && !stranger.connection.fault().empty())
         turn_away(stranger.connection.fault());
       else if (open && milliseconds_until(stranger.deadline) == 0)

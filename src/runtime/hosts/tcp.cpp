@@ -35,7 +35,8 @@ Answer ask_resolver(const std::string& host, const std::string& port, int flags)
   addrinfo* found = nullptr;
   Answer answer;
   answer.code = getaddrinfo(host.c_str(), port.c_str(), &hints, &found);
-  for (const addrinfo* one = found; one; one = one->ai_next) answer.endpoints.emplace_back(one->ai_addr, one->ai_addrlen);
+  for (const addrinfo* one = found; one; one = one->ai_next)
+    answer.endpoints.emplace_back(one->ai_addr, one->ai_addrlen);
   if (found) freeaddrinfo(found);
   return answer;
 }
@@ -113,7 +114,7 @@ std::string Endpoint::address() const {
   constexpr std::string_view mapped = "::ffff:";
   const std::string_view digits = text;
   return std::string(digits.starts_with(mapped) && digits.find('.') != digits.npos ? digits.substr(mapped.size())
-                                                                                    : digits);
+                                                                                   : digits);
 }
 
 std::string Endpoint::text() const { return fmt::format("{} port {}", address(), port()); }

@@ -147,7 +147,7 @@ TEST_F(Gates, OthersAreTurnedAway) {
   EXPECT_TRUE(admit(gate, other).empty());
   EXPECT_EQ(gate.turned_away(), "a connection from 127.0.0.1 was turned away: it does not know the launch's key");
 
-  // A greeting that was good elsewhere, and one of which a word was changed behind its proof.
+  // A greeting that was good elsewhere, and one of which a word was changed after its proof.
   Visit heard = visit(gate, secret), replayed = visit(gate, secret);
   replayed.connection.send(FrameKind::hello, bytes_of(heard.hello));
   EXPECT_TRUE(admit(gate, replayed).empty());

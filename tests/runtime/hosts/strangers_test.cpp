@@ -1,4 +1,4 @@
-// Who does not belong to a world and comes while its ranks meet: nobody is slowed by it, and nobody is let in.
+// Who does not belong to a world and comes while its ranks meet: no rank is slowed by it, and it is not let in.
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/prctl.h>
@@ -18,7 +18,7 @@ namespace {
 using namespace runtime;
 using Clock = std::chrono::steady_clock;
 
-/// A process that does something until the test has what it wants.
+/// A process that does something until the test has what it needs.
 class Stranger {
  public:
   explicit Stranger(const std::function<void()>& act) {
@@ -49,7 +49,7 @@ class Stranger {
 
 Endpoint endpoint(int port) { return *Endpoint::parse("127.0.0.1", static_cast<std::uint16_t>(port)); }
 
-/// A connection to whoever of the launch listens first.
+/// A connection to the rank of the launch that listens first.
 Connection visit(const HostsLaunch& launch, Banner* banner = nullptr) {
   std::string why;
   for (int i = 0;; i = (i + 1) % ports_tried) {

@@ -365,10 +365,11 @@ class Context {
   }
 
   /// For calls of several waits, as collectives are: a bounded wait of the calling thread. `met` leaves in `seen` what
-  /// it saw.
-  template <Integer T, typename Met>
+  /// it saw. `cadence`: threads by the ten thousand ask the host seldom, or their loads over the bus take longer than
+  /// what they wait for.
+  template <device::Cadence cadence = device::Cadence{}, Integer T, typename Met>
   IMBREX_DEVICE bool wait(FaultKind kind, std::uint32_t place, const T* variable, T expected, T& seen, Met&& met) {
-    return device::wait_until(
+    return device::wait_until<cadence>(
         handle_.group,
         [&] {
           transport_.progress(handle_);

@@ -52,7 +52,7 @@ const void* chosen(Type type, const void* (*bf16)(Kind...), const void* (*fp16)(
   return type == Type::bf16 ? bf16(kind...) : type == Type::fp16 ? fp16(kind...) : fp32(kind...);
 }
 
-// One step's chunk of `blocks` blocks of values.
+// A phase's chunk of `blocks` blocks of values.
 CodedChunk chunk_of(const Codec& codec, std::uint32_t blocks, int slot_bytes, bool ring) {
   const codec::ChunkLayout layout = codec::layout_of(codec, std::int64_t{blocks} * coded_block_values, slot_bytes);
   CodedChunk chunk{};
@@ -81,8 +81,8 @@ bool fills_sums(std::int64_t count, const CodecPair& pair) {
 }
 
 // Chunks of a staged kernel, whose blocks of threads have `each` blocks of values: few, as each takes its time to be
-// posted; two for more than two ranks, so that both steps keep links busy at once; as large as can be for long vectors,
-// if slots of such chunks stay near. Measured on two H200s and on four.
+// posted; two for more than two ranks, so that both phases keep links busy at once; as large as can be for long
+// vectors, if slots of such chunks stay near. Measured on two H200s and on four.
 template <typename StayNear>
 std::uint64_t staged_chunks(std::uint32_t ranks, std::uint64_t each, StayNear&& stay_near) {
   std::uint64_t span = ranks == 2 || each >= 6 * 1024 ? 1024 : 512;
@@ -159,7 +159,7 @@ CodedShape CudaCollectives::coded_shape_of(std::int64_t count, Type type, const 
             chunk_of(pair.all_gather, static_cast<std::uint32_t>(span), slot_bytes, ring).bytes);
   };
   const std::uint64_t most = own_blocks(knobs.blocks, processors_), each = ceil_div(piece, most);
-  // In the second-level cache, with a third of it left to the vectors.
+  // In L2, with a third of it left to the vectors.
   const auto stay_near = [&](std::uint64_t span) {
     return (rounds_of(s.steps) + 1) * bytes_of(span, most) <= std::uint64_t{40} << 20;
   };
@@ -213,7 +213,7 @@ CodedArgs CudaCollectives::arguments(const void* in, void* out, std::int64_t cou
   IMBREX_EXPECTS(slots >= std::min<std::uint64_t>(a.chunks, rounds),
                  "{} blocks with a span of {}: the workspace holds {} chunks, at least {} are needed", shape.blocks,
                  shape.span, slots, rounds);
-  // More of them only push each other out of the second-level cache, of which they leave a third to the vectors. Two
+  // More of them only push each other out of L2, of which they leave a third to the vectors. Two
   // ranks' slots are half as large, and twice as many pay (measured on two H200s, as the others on four).
   std::uint64_t held = std::max<std::uint64_t>(rounds, comm_.ranks == 2 ? 16 : 8);
   if (shape.steps == CodedSteps::two_step && comm_.ranks > 2)

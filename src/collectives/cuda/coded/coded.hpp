@@ -13,7 +13,7 @@ namespace imbrex::cuda {
 
 inline constexpr std::uint32_t coded_block_values = 8;  // a thread's share of a group
 
-/// Where a chunk's parts lie (codec/layout.hpp), of one of the two steps.
+/// Where a chunk's parts lie (codec/layout.hpp), in one of the two phases.
 struct CodedChunk {
   Codec codec;
   std::uint32_t second, scale, offset, slot;  ///< bytes from the chunk's begin; the first plane is at 0
@@ -30,7 +30,7 @@ struct CodedArgs {
   std::uint64_t count;         ///< values
   std::uint32_t value_blocks;  ///< of coded_block_values values, those that fill up the last group included
   std::uint32_t piece;         ///< but for one_step: of the same, of each rank's part; whole groups of both codecs
-  std::uint32_t span;          ///< of the same, in a chunk: whole warps
+  std::uint32_t span;          ///< value blocks of a chunk, in whole warps
   std::uint32_t chunks;        ///< that each block deals with
   std::uint32_t slots;         ///< chunks that a block's slots hold
   float tolerance;             ///< negative: no group travels raw
@@ -56,9 +56,11 @@ inline constexpr std::uint32_t most_coded_workers = 480;
 
 /// Warps of a staged kernel by what they do, and the stages that adders fill; one more warp posts what is freed.
 struct CodedRoles {
-  std::uint32_t senders, adders, takers, part_posters, sum_posters, sum_stages;
+  std::uint32_t senders, adders, takers, part_signallers, sum_signallers, sum_stages;
 
-  constexpr std::uint32_t threads() const { return 32 * (senders + adders + takers + part_posters + sum_posters + 1); }
+  constexpr std::uint32_t threads() const {
+    return 32 * (senders + adders + takers + part_signallers + sum_signallers + 1);
+  }
 };
 
 /// The roles in the kernel for up to `most` ranks, measured on two H200s and on four. Each of two ranks adds half of
@@ -73,7 +75,8 @@ inline constexpr std::uint32_t part_stage_count = 6, most_sum_stages = 6;
 inline constexpr std::uint32_t staged_run = 64;
 inline constexpr std::uint32_t most_staged_span = 2048, most_staged_bytes = 216 << 10;
 
-/// How codes travel: as packets that are their own flag, for vectors that are not long, or in copies that are posted.
+/// How codes travel: as packets that carry their own flag (LL), for vectors that are not long, or in copies with
+/// signals.
 enum class CodedWay : std::uint8_t { automatic, packets, copies };
 
 /// Threads of a kernel of packets for up to `most` ranks (coded_packets.cuh): more leave it too few registers.
@@ -96,20 +99,20 @@ inline constexpr std::int64_t most_packet_vector = std::int64_t{16} << 20;
 struct CodedKernel {
   const void* function = nullptr;
   std::uint32_t staged_threads = 0;  ///< whatever the span, with stages in dynamic shared memory; 0: it is not staged
-  std::uint32_t sum_stages = 0;      ///< of these, behind those of parts
+  std::uint32_t sum_stages = 0;      ///< stages of sums, after the stages of parts
 };
 
-/// The two-step kernel made for this pair, or else, and where groups may travel raw, the one that takes any.
+/// The two-shot kernel made for this pair, or else, and where groups may travel unquantized, the one that takes any.
 CodedKernel coded_kernel(Type type, std::uint32_t ranks, const CodecPair& pair, bool tolerant);
 
-/// The same by packets; null where there is no kernel made for this pair, and where groups may travel raw.
+/// The two-shot kernel by packets; null where no kernel is made for this pair, and where groups may travel unquantized.
 const void* coded_packets_kernel(Type type, std::uint32_t ranks, const CodecPair& pair, bool tolerant);
 
 CodedKernel coded_one_shot_kernel(Type type);
 CodedKernel coded_ring_kernel(Type type);
 CodedKernel coded_exchange_kernel(ExchangeKind kind, Type type);
 
-/// Loads every kernel: loading one behind a kernel that waits for a peer can stop that peer.
+/// Loads every kernel: loading one after a kernel that waits for a peer can stop that peer.
 void load_coded_kernels();
 
 }  // namespace imbrex::cuda

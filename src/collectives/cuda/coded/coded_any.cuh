@@ -1,4 +1,4 @@
-// The two-step all-reduce through any codec, with a tolerance if asked, as one kernel. The usual pairs of codecs have
+// The two-shot all-reduce through any codec, with a tolerance if asked, as one kernel. The usual pairs of codecs have
 // faster ones (coded_staged.cuh); this one looks its codec up as it runs.
 //
 // The vector is cut as in the exact two-shot (exact_kernels.cuh), in blocks of eight values: pieces, chunks, slots. In
@@ -10,7 +10,7 @@
 //      decoded from these codes, too, so all ranks get the same bits,
 //   3. waits for the sums of chunk k - 2 of the other pieces, decodes them into the output, and posts "freed".
 //
-// Posts and raw groups: coded_rank.cuh.
+// Posts and unquantized groups: coded_rank.cuh.
 #pragma once
 
 #include "collectives/cuda/coded/coded_rank.cuh"
@@ -134,7 +134,7 @@ class CodedTwoShot : CodedRank<type, true> {
   __device__ __forceinline__ bool is_real(std::uint64_t block) const { return block * coded_block_values < a_.count; }
 
   /// Blocks that fill up the last group of sums hold copies of the last sum: their own, of parts in groups without the
-  /// last value's neighbours, would be others. By a whole warp, which has the last block where it has any behind it, as
+  /// last value's neighbours, would be others. By a whole warp, which has the last block where it has any after it, as
   /// both lie in one group.
   __device__ __forceinline__ void fill_up(std::uint32_t block, Values& sum, codec::Bound& bound) const {
     const auto last = static_cast<std::uint32_t>((a_.count - 1) / coded_block_values);
@@ -160,7 +160,7 @@ class CodedTwoShot : CodedRank<type, true> {
     return codec::sum_allowance(a_.tolerance, errors);
   }
 
-  /// With raw groups among them. By a whole warp.
+  /// With unquantized groups among them. By a whole warp.
   __device__ __forceinline__ void note_error(const codec::Bound& bound, const Codec& sums, const codec::Group& group,
                                              const Values& sum, bool there) {
     constexpr codec::Range range = codec::range_of(type);

@@ -1,4 +1,5 @@
-// Blocks of eight values on the device: from the caller's vector and to it, coded by the threads of a warp together.
+// Blocks of eight values on the device: from the caller's vector and to it, quantized by the threads of a warp
+// together.
 #pragma once
 
 #include "base/elements.cuh"
@@ -64,7 +65,7 @@ struct BlockView {
     return raw;
   }
 
-  /// What load will read goes into the second-level cache.
+  /// Prefetches what load will read into L2.
   __device__ __forceinline__ void prefetch(std::uint64_t block) const {
     asm volatile("prefetch.global.L2 [%0];" ::"l"(first + min(block * coded_block_values, count - 1) * element));
   }
@@ -118,8 +119,8 @@ __device__ __forceinline__ float round_to(float value) {
   return value;
 }
 
-/// Those of the group of which this thread's block is a part. By a whole warp; a group's blocks lie in neighbouring
-/// lanes.
+/// The extremes of the group of which this thread's block is a part. By a whole warp; a group's blocks lie in
+/// neighbouring lanes.
 __device__ __forceinline__ codec::Extremes extremes_of(const Codec& c, const float (&values)[coded_block_values]) {
   codec::Extremes extremes = codec::fold(c, codec::no_extremes(c), values);
   const int lanes = c.group / static_cast<int>(coded_block_values);
@@ -154,7 +155,7 @@ __device__ __forceinline__ void store_word(std::byte* at, int bytes, std::uint32
     *reinterpret_cast<std::uint8_t*>(at) = static_cast<std::uint8_t>(word);
 }
 
-/// What peers stored is read past the first-level cache.
+/// What peers stored is read past the L1.
 __device__ __forceinline__ std::uint32_t load_word(const std::byte* at, int bytes) {
   if (bytes == 4) return __ldcg(reinterpret_cast<const std::uint32_t*>(at));
   if (bytes == 2) return __ldcg(reinterpret_cast<const std::uint16_t*>(at));

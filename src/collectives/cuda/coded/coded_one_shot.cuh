@@ -1,6 +1,6 @@
-// The one-step all-reduce through a codec: every rank codes its whole vector, once, into slots of all others, and adds
-// up all of them, its own part decoded from codes, too. Chunks, slots, posts and raw groups are as in the two-step one;
-// there are no sums to send, so the output is the sum, rounded. Rank 0 reports: all have the same.
+// The one-shot all-reduce through a codec: every rank quantizes its whole vector, once, into slots of all others, and
+// adds up all of them, its own part decoded from codes, too. Chunks, slots, posts and unquantized groups are as in the
+// two-shot one; there are no sums to send, so the output is the sum, rounded. Rank 0 reports: all have the same.
 #pragma once
 
 #include "collectives/cuda/coded/coded_one_step.cuh"

@@ -1,5 +1,5 @@
 // The rounds of kernels that code once: chunk k goes out while chunk k - 1 is waited for. Chunks, slots and posts are
-// as in the two-step all-reduce (coded_any.cuh); `Kernel` has send(chunk) and add(chunk).
+// as in the two-shot all-reduce (coded_any.cuh); `Kernel` has send(chunk) and add(chunk).
 #pragma once
 
 #include "collectives/cuda/coded/coded_rank.cuh"

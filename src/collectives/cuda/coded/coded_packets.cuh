@@ -1,8 +1,8 @@
-// The two-step all-reduce through a codec of vectors that are not long: data that are their own flag (packet.cuh), so
-// that no fence stands between a step and the next one.
+// The two-shot all-reduce through a codec of vectors that are not long: packets that carry their own flag (packet.cuh),
+// so that no fence stands between a phase and the next one.
 //
-// The vector is cut in pieces as ever, a piece in runs of 64 blocks of eight values; a warp takes whole runs, a thread
-// two blocks of one group (coded_run.cuh). In its k-th round a warp
+// The vector is cut in pieces as for the other kernels, a piece in runs of 64 blocks of eight values; a warp takes
+// whole runs, a thread two blocks of one group (coded_run.cuh). In its k-th round a warp
 //
 //   1. codes its k-th run of every other piece for the piece's owner,
 //   2. adds the parts of run k - 1 of its own piece by rank number, codes the sums for all, and decodes its output,
@@ -15,7 +15,7 @@
 // of which nothing comes out as `empty`. There is one: `empty` is four times the same byte, so each of a run's at most
 // 128 words rules out at most one of 256 keys. Nearly always the first one will do.
 //
-// Slots hold all runs of a call: nobody waits for room, and posts nothing.
+// Slots hold all runs of a call: no warp waits for room or posts.
 #pragma once
 
 #include "collectives/cuda/coded/coded_rank.cuh"
@@ -146,7 +146,7 @@ struct RunSlot {
   }
 };
 
-// NOTE: a group's step is below all bits set, which would be a marked group's NaN, so its word is never empty.
+// NOTE: a group's step is below all bits set, which would be a NaN scale, so its word is never empty.
 __device__ __forceinline__ bool has_come(const Codec& c, const RunWords& words) {
   return !has_empty(c, words.codes) && words.group != empty_word && words.key != empty_word;
 }
@@ -253,7 +253,7 @@ class CodedPackets : CodedRank<type, false> {
   /// Waits for a run from each source in `wanted`. False if they did not come.
   __device__ __forceinline__ bool await_runs(const Codec& c, const CodedChunk& step, CommStep why, std::uint32_t run,
                                              std::uint32_t wanted, RunWords (&words)[Most]) {
-    Patience patience;
+    BoundedPolls polls;
     for (;;) {
       std::uint32_t missing = 0;
 #pragma unroll
@@ -264,9 +264,7 @@ class CodedPackets : CodedRank<type, false> {
         if ((wanted >> s & 1) != 0 && !has_come(c, words[s])) missing = s + 1;
       missing = __reduce_max_sync(whole_warp, missing);
       if (missing == 0) return true;
-      const bool left = patience.left(c_, state_.epoch, [&] {
-        return Place{why, missing - 1, run * staged_run, 0, 0};
-      });
+      const bool left = polls.left(c_, state_.epoch, [&] { return Place{why, missing - 1, run * staged_run, 0, 0}; });
       well_ = __all_sync(whole_warp, left);
       if (!well_) return false;
     }
@@ -311,7 +309,7 @@ class CodedPackets : CodedRank<type, false> {
     return true;
   }
 
-  /// The same of any groups. Reads all anew: nothing is kept for so rare a case.
+  /// Adds a run with any groups. Reads all anew: nothing is kept for so rare a case.
   __device__ __forceinline__ void add_any(std::uint32_t run) {
     const Codec c = FormOfParts::of(a_.parts.codec), sums = FormOfSums::of(a_.sums.codec);
     constexpr codec::Range range = codec::range_of(type);
@@ -334,7 +332,7 @@ class CodedPackets : CodedRank<type, false> {
     put_sums(run, bound, group, pair, values);
   }
 
-  /// Sends a run's coded sums to all, stores what they stand for, and reports.
+  /// Sends a run's quantized sums to all, stores what they stand for, and reports.
   __device__ __forceinline__ void put_sums(std::uint32_t run, const codec::Bound& bound, const codec::Group& group,
                                            const CodedPair& pair, const PairValues& values) {
     const Codec sums = FormOfSums::of(a_.sums.codec);

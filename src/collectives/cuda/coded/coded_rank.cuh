@@ -1,4 +1,4 @@
-// What the kernels of coded all-reduces share: chunks, slots, posts, and groups on their way.
+// What the kernels of quantized all-reduces share: chunks, slots, posts, and groups on their way.
 //
 // Posts. Codes may be any bits, so counters say what has come: one for each peer, block and kind, in the memory of the
 // rank that waits, never reset. The workers' warps say in shared memory which chunks they have ended; one more warp
@@ -12,8 +12,8 @@
 // What is left out. Not every call posts every counter. One that fell behind would be so by 2^31 posts one day, and
 // seem to be ahead; so every 2^20 posts a block stores them all.
 //
-// Raw groups. With a tolerance, the tag in a group's step says that its elements lie in the slot that every group has;
-// receivers act on the tag alone.
+// Unquantized groups. With a tolerance, the tag in a group's step says that its elements lie in the slot that every
+// group has; receivers act on the tag alone.
 #pragma once
 
 #include <type_traits>
@@ -27,19 +27,19 @@ inline constexpr std::uint32_t most_coded_warps = most_coded_workers / 32;
 
 /// Chunks that each warp of workers has ended a step of. A count of all of them would not do: a fast warp ends two
 /// while a slow one ends none.
-struct Ended {
+struct ChunkProgress {
   std::uint32_t chunks[most_coded_warps];
 };
 
 /// Beside a warp's count: it has given up.
-// NOTE: its count goes on. Whoever posts must not run ahead of it: stages are handed back by phases that are known by
-// their parity alone, and a warp that comes to one which ended twice would wait for ever.
+// NOTE: its count goes on. The signalling warp must not run ahead of it: stages are handed back by phases that are
+// known by their parity alone, and a warp that comes to one which ended twice would wait for ever.
 inline constexpr std::uint32_t gave_up = 1u << 31;
 
 /// By a warp, the `warp`-th of those that count; `well`: it has given up no wait.
 // NOTE: atomic, as what one warp writes while another reads it has to be; a barrier would bind warps of which one may
 // have given up waiting.
-__device__ __forceinline__ void end_step(Ended& ended, std::uint32_t warp, std::uint32_t chunk, bool well) {
+__device__ __forceinline__ void end_step(ChunkProgress& ended, std::uint32_t warp, std::uint32_t chunk, bool well) {
   __syncwarp();
   if (threadIdx.x % 32 != 0) return;
   __threadfence_block();
@@ -47,13 +47,13 @@ __device__ __forceinline__ void end_step(Ended& ended, std::uint32_t warp, std::
 }
 
 /// By a worker's warp.
-__device__ __forceinline__ void end_step(Ended& ended, std::uint32_t chunk, bool well) {
+__device__ __forceinline__ void end_step(ChunkProgress& ended, std::uint32_t chunk, bool well) {
   end_step(ended, threadIdx.x / 32, chunk, well);
 }
 
 /// By the warp that posts: until all warps have ended the step of the chunk. Whether none has given up.
 // NOTE: the workers' waits are bounded, so this one is.
-__device__ __forceinline__ bool await_step(Ended& ended, std::uint32_t warps, std::uint32_t chunk) {
+__device__ __forceinline__ bool await_step(ChunkProgress& ended, std::uint32_t warps, std::uint32_t chunk) {
   const std::uint32_t lane = threadIdx.x % 32;
   std::uint32_t count = 0;
   if (lane < warps)
@@ -65,13 +65,13 @@ __device__ __forceinline__ bool await_step(Ended& ended, std::uint32_t warps, st
 
 /// It lies in a block's shared memory; zero at first.
 struct Progress {
-  Ended parts, sums, freed;
+  ChunkProgress parts, sums, freed;
 };
 
 /// Posts of a block after which it stores all its counters.
 inline constexpr std::uint32_t posts_between = 1u << 20;
 
-/// By one thread of a block, behind a barrier at the call's end: counts what it has posted, and says whether counters
+/// By one thread of a block, after a barrier at the call's end: counts what it has posted, and says whether counters
 /// that the call left out are to be stored. All is sent, added and taken then, so what they come to say is true, unless
 /// something was given up.
 __device__ __forceinline__ bool count_posts(const Comm& c, std::uint32_t before, std::uint32_t now) {
@@ -84,7 +84,7 @@ __device__ __forceinline__ bool count_posts(const Comm& c, std::uint32_t before,
 __device__ __forceinline__ std::uint32_t next_rank(const Comm& c) { return c.rank + 1 < c.ranks ? c.rank + 1 : 0; }
 __device__ __forceinline__ std::uint32_t previous_rank(const Comm& c) { return c.rank != 0 ? c.rank - 1 : c.ranks - 1; }
 
-/// What this rank's block posts behind a stage of a ring: to the next rank, but for the last one, which sends nothing.
+/// What this rank's block posts after a stage of a ring: to the next rank, but for the last one, which sends nothing.
 __device__ __forceinline__ std::uint32_t* ring_counter(const Comm& c, std::uint32_t stage) {
   const bool last = stage + 2 == 2 * c.ranks;
   return &state_of(c, last ? previous_rank(c) : next_rank(c)).ring[stage][blockIdx.x];
@@ -97,13 +97,13 @@ __device__ __forceinline__ void store_counters(const Comm& c, std::uint32_t now)
 #pragma unroll 1
   for (std::uint32_t stage = 0; stage + 1 < 2 * c.ranks; ++stage) device::store_relaxed(ring_counter(c, stage), now);
 #pragma unroll 1
-  for (std::uint32_t i = 0; i < c.ranks * max_comm_posters; ++i) {
-    const std::uint32_t peer = i / max_comm_posters, poster = i % max_comm_posters;
+  for (std::uint32_t i = 0; i < c.ranks * max_comm_signallers; ++i) {
+    const std::uint32_t peer = i / max_comm_signallers, signaller = i % max_comm_signallers;
     if (peer == c.rank) continue;
     CommState& state = state_of(c, peer);
-    device::store_relaxed(&state.parts[poster][c.rank][blockIdx.x], now);
-    device::store_relaxed(&state.sums[poster][c.rank][blockIdx.x], now);
-    device::store_relaxed(&state.freed[poster][c.rank][blockIdx.x], now);
+    device::store_relaxed(&state.parts[signaller][c.rank][blockIdx.x], now);
+    device::store_relaxed(&state.sums[signaller][c.rank][blockIdx.x], now);
+    device::store_relaxed(&state.freed[signaller][c.rank][blockIdx.x], now);
   }
 }
 
@@ -115,7 +115,7 @@ class CodedRank {
   using Values = float[coded_block_values];
 
  protected:
-  using Counters = CommCounters (CommState::*)[max_comm_posters];
+  using Counters = CommCounters (CommState::*)[max_comm_signallers];
 
   __device__ __forceinline__ CodedRank(const CodedArgs& args)
       : a_(args),
@@ -130,10 +130,11 @@ class CodedRank {
 
   /// By the warp that posts, once the workers' warps are done. Where one has given up, now or before, nothing is
   /// posted.
-  __device__ __forceinline__ void post_one(Ended& ended, std::uint32_t chunk, Counters kind) {
+  __device__ __forceinline__ void post_one(ChunkProgress& ended, std::uint32_t chunk, Counters kind) {
     post_one(ended, workers_ / 32, chunk, kind);
   }
-  __device__ __forceinline__ void post_one(Ended& ended, std::uint32_t warps, std::uint32_t chunk, Counters kind) {
+  __device__ __forceinline__ void post_one(ChunkProgress& ended, std::uint32_t warps, std::uint32_t chunk,
+                                           Counters kind) {
     well_ = await_step(ended, warps, chunk) && well_;
     if (!well_ || lane_ >= c_.ranks || lane_ == c_.rank) return;
     device::fence_system();
@@ -142,14 +143,14 @@ class CodedRank {
 
   /// By each warp: until all peers have posted up to `count` in this call.
   __device__ __forceinline__ void wait_for(CommStep step, Counters kind, std::uint32_t count,
-                                           std::uint32_t poster = 0) {
+                                           std::uint32_t signaller = 0) {
     if (well_ && lane_ < c_.ranks && lane_ != c_.rank) {
-      const std::uint32_t* counter = &(state_of(c_, c_.rank).*kind)[poster][lane_][blockIdx.x];
-      Patience patience;
+      const std::uint32_t* counter = &(state_of(c_, c_.rank).*kind)[signaller][lane_][blockIdx.x];
+      BoundedPolls polls;
       for (;;) {
         const std::uint32_t seen = device::load_acquire(counter) - state_.posts;
         if (static_cast<std::int32_t>(seen - count) >= 0) break;
-        if (!patience.left(c_, state_.epoch, [&] { return Place{step, lane_, 0, count, seen}; })) {
+        if (!polls.left(c_, state_.epoch, [&] { return Place{step, lane_, 0, count, seen}; })) {
           well_ = false;
           break;
         }
@@ -233,7 +234,7 @@ class CodedRank {
     return __int_as_float(finite);
   }
 
-  /// This rank's part of a block, coded as if it were to travel.
+  /// This rank's part of a block, quantized as if it were to travel.
   struct OwnPart {
     codec::Group group;
     codec::Codes codes;

@@ -1,7 +1,8 @@
-// The ring all-reduce through a codec, to compare with the two-step one: each hop decodes, adds and codes again.
+// The ring all-reduce through a codec, a baseline that is never chosen automatically: each hop decodes, adds and
+// quantizes again.
 //
-// Rank r begins piece r - 1, which goes round until rank r - 1 adds the last part; then the coded sums go round as they
-// are. A chunk passes through 2 R - 1 stages on every rank; in round t, stage s deals with chunk t - s:
+// Rank r begins piece r - 1, which goes round until rank r - 1 adds the last part; then the quantized sums go round as
+// they are. A chunk passes through 2 R - 1 stages on every rank; in round t, stage s deals with chunk t - s:
 //
 //   0                 code the own part of piece r - 1 into the next rank's slots
 //   1 ... R - 2       decode what came of piece r - 1 - s, add the own part, code it into the next rank's slots
@@ -19,7 +20,7 @@ namespace imbrex::cuda {
 
 /// It lies in a block's shared memory; zero at first.
 struct RingProgress {
-  Ended stages[2 * max_comm_ranks - 1];
+  ChunkProgress stages[2 * max_comm_ranks - 1];
 };
 
 template <Type type>
@@ -70,16 +71,16 @@ class CodedRing : CodedRank<type, false> {
     device::store_relaxed(ring_counter(c_, s), state_.posts + chunk + 1);
   }
 
-  /// By each warp: until the neighbour has posted `count` chunks behind its stage.
+  /// By each warp: until the neighbour has posted `count` chunks after its stage.
   __device__ __forceinline__ void wait_one(CommStep step, std::uint32_t stage, std::uint32_t peer,
                                            std::uint32_t count) {
     if (well_ && lane_ == 0) {
       const std::uint32_t* counter = &state_of(c_, c_.rank).ring[stage][blockIdx.x];
-      Patience patience;
+      BoundedPolls polls;
       for (;;) {
         const std::uint32_t seen = device::load_acquire(counter) - state_.posts;
         if (static_cast<std::int32_t>(seen - count) >= 0) break;
-        if (!patience.left(c_, state_.epoch, [&] { return Place{step, peer, 0, count, seen}; })) {
+        if (!polls.left(c_, state_.epoch, [&] { return Place{step, peer, 0, count, seen}; })) {
           well_ = false;
           break;
         }

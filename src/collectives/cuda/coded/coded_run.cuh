@@ -22,7 +22,7 @@ __device__ __forceinline__ RawPair load_pair(const std::byte* vector, std::uint6
   return {{__ldcs(at), __ldcs(at + 2)}};
 }
 
-/// `fold` with what the group's other threads have; `c.group` is the same for all, so nobody diverges.
+/// `fold` with what the group's other threads have; `c.group` is the same for all, so no thread diverges.
 template <typename T, typename Fold>
 __device__ __forceinline__ T over_group(const Codec& c, T value, Fold&& fold) {
   value = fold(value, 1);
@@ -79,7 +79,7 @@ __device__ __forceinline__ codec::Extremes extremes_of(const Codec& c, const Raw
   return {codec::ordered(upper_half<type>(ends << 16 ^ signs)), codec::ordered(high)};
 }
 
-/// The same of sums.
+/// The extremes of a thread's sums.
 __device__ __forceinline__ codec::Extremes extremes_of(const Codec& c, const PairValues& values) {
   const codec::Extremes own = codec::fold(c, codec::fold(c, codec::no_extremes(c), values[0]), values[1]);
   return over_group(c, own, [&](codec::Extremes mine, int distance) {

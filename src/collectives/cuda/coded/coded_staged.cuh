@@ -1,18 +1,18 @@
-// The two-step all-reduce through a codec that the compiler knows, as one kernel whose warps each do one thing.
+// The two-shot all-reduce through a codec that the compiler knows, as one kernel whose warps each do one thing.
 //
 // The vector is cut as in the exact two-shot (exact_kernels.cuh), in blocks of eight values: pieces, chunks, slots. The
 // warps of a block:
 //
-//   senders   code chunk k of every other rank's piece, one after the other, into stages in shared memory,
+//   senders   quantize chunk k of every other rank's piece, one after the other, into stages in shared memory,
 //   adders    wait for the peers' parts of chunk k of this rank's piece, decode and add them by rank number, its own
-//             part decoded from codes like the others; code the sums into a stage; decode the output from these codes,
-//             too, so all ranks get the same bits,
+//             part decoded from codes like the others; quantize the sums into a stage; decode the output from these
+//             codes, too, so all ranks get the same bits,
 //   takers    wait for the peers' sums of chunk k of the other pieces, and decode them into the output,
-//   posters   send stages to the peers by bulk copies, and post once they have arrived; the last one posts what is
-//             freed. A fence waits for all that its SM has under way, so several take chunks in turn.
+//   signallers  copy stages to the peers by cp.async.bulk, and signal once they have arrived; the last one signals
+//             what is freed. A fence waits for all that its SM has under way, so several take chunks in turn.
 //
-// Nobody meets in a round: each kind is as many chunks ahead as stages and slots let it, so that loads, codes and links
-// are busy at once. Stores that wait for a link would make the SM's other warps wait, too; bulk copies do not.
+// No barrier ends a round: each kind is as many chunks ahead as stages and slots let it, so that loads, codes and links
+// are busy at once. Stores that wait for a link would make the SM's other warps wait, too; cp.async.bulk does not.
 //
 // Senders, adders and takers take a chunk in runs of 64 blocks. Those of whole blocks and ordinary groups go the short
 // way (coded_run.cuh), others, and those of which some group turns out not to be ordinary, that of the `_blocks`.
@@ -28,16 +28,16 @@
 
 namespace imbrex::cuda {
 
-/// It lies in a block's shared memory. Stages are filled in turn, and emptied by their posters' copies.
-// NOTE: those who fill a stage wait for every phase of its barrier, in order. Posters, who take every other chunk, do
-// not, and a phase is known by its parity alone: they count.
+/// It lies in a block's shared memory. Stages are filled in turn, and emptied by their signallers' copies.
+// NOTE: those who fill a stage wait for every phase of its barrier, in order. Signallers, which take every other chunk,
+// do not, and a phase is known by its parity alone: they count.
 struct StagedProgress {
   std::uint64_t parts_empty[part_stage_count], sums_empty[most_sum_stages];  ///< phase n: of a stage's n-th fill
-  Ended sent;                                                                ///< fills; as the others zero at first
-  Ended added, taken;                                                        ///< chunks
-  std::uint32_t failed;  ///< not 0 once a wait was given up: whoever sends reads it once a chunk
+  ChunkProgress sent;                                                        ///< fills; as the others zero at first
+  ChunkProgress added, taken;                                                ///< chunks
+  std::uint32_t failed;  ///< not 0 once a wait was given up: senders and signallers read it once a chunk
 
-  /// By one thread, with a barrier of the block behind it.
+  /// By one thread; a barrier of the block follows.
   __device__ __forceinline__ void init() {
     sent = added = taken = {};
     failed = 0;
@@ -49,9 +49,9 @@ struct StagedProgress {
 template <Type type, int Most, typename FormOfParts, typename FormOfSums>
 class CodedStaged : CodedRank<type, false> {
   static constexpr CodedRoles roles = roles_of(Most);
-  static_assert(roles.part_posters <= max_comm_posters && roles.sum_posters <= max_comm_posters);
+  static_assert(roles.part_signallers <= max_comm_signallers && roles.sum_signallers <= max_comm_signallers);
   // NOTE: the same warp writes the same bytes of a stage each time: racecheck sees no order between two that hand a
-  // stage on through a poster. So a warp's turns go on from one fill to the next only where the stages divide by the
+  // stage on through a signaller. So a warp's turns go on from one fill to the next only where the stages divide by the
   // warps.
   static_assert(part_stage_count % roles.senders == 0);
   static constexpr bool adders_go_on = roles.sum_stages % roles.adders == 0;
@@ -88,9 +88,9 @@ class CodedStaged : CodedRank<type, false> {
       add(warp);
     else if (is(roles.takers))
       take(warp);
-    else if (is(roles.part_posters))
+    else if (is(roles.part_signallers))
       post_parts(warp);
-    else if (is(roles.sum_posters))
+    else if (is(roles.sum_signallers))
       post_sums(warp);
     else
       post_freed();
@@ -150,7 +150,7 @@ class CodedStaged : CodedRank<type, false> {
 #pragma unroll 1
     for (std::uint32_t fill = 0; fill < fills; ++fill) {
       maybe_pause(c_, state_.epoch, fill);
-      // NOTE: without a limit: posters go through all fills, and all waits for peers are bounded.
+      // NOTE: without a limit: signallers go through all fills, and all waits for peers are bounded.
       await_phase(progress_.parts_empty[fill % part_stage_count], fill / part_stage_count - 1);
       std::byte* stage = part_stage(fill);
 #pragma unroll 1
@@ -197,7 +197,7 @@ class CodedStaged : CodedRank<type, false> {
   }
 
   __device__ __forceinline__ void add(std::uint32_t warp) {
-    // Into the second-level cache, where the parts are, too: no registers are held for it.
+    // Into L2, where the parts are, too: no registers are held for it.
     const auto prefetch = [&](std::uint32_t chunk, std::uint32_t run) {
       const std::uint32_t first = first_of_run(chunk, run);
       if (chunk < a_.chunks && is_whole(c_.rank, run, first)) in_.prefetch(c_.rank * a_.piece + first + lane_ * 2);
@@ -208,7 +208,7 @@ class CodedStaged : CodedRank<type, false> {
     for (std::uint32_t chunk = 0; chunk < a_.chunks; ++chunk) {
       maybe_pause(c_, state_.epoch, chunk);
       const std::uint32_t place = place_of(chunk);
-      await(CommStep::part, &CommState::parts, chunk + 1, chunk % roles.part_posters);
+      await(CommStep::part, &CommState::parts, chunk + 1, chunk % roles.part_signallers);
       await_phase(progress_.sums_empty[chunk % roles.sum_stages], chunk / roles.sum_stages - 1);
       std::byte* stage = sum_stage(chunk);
 #pragma unroll 1
@@ -322,7 +322,7 @@ class CodedStaged : CodedRank<type, false> {
     for (std::uint32_t chunk = 0; chunk < a_.chunks; ++chunk) {
       maybe_pause(c_, state_.epoch, chunk);
       const std::uint32_t place = place_of(chunk);
-      await(CommStep::sum, &CommState::sums, chunk + 1, chunk % roles.sum_posters);
+      await(CommStep::sum, &CommState::sums, chunk + 1, chunk % roles.sum_signallers);
 #pragma unroll 1
       for (; run < runs_; run += roles.takers)
         if (well_ && !take_run(chunk, run, place)) take_blocks(chunk, run, place);
@@ -380,8 +380,8 @@ class CodedStaged : CodedRank<type, false> {
   }
 
   /// As wait_for; who gives up tells those who send.
-  __device__ __forceinline__ void await(CommStep step, Counters kind, std::uint32_t count, std::uint32_t poster) {
-    this->wait_for(step, kind, count, poster);
+  __device__ __forceinline__ void await(CommStep step, Counters kind, std::uint32_t count, std::uint32_t signaller) {
+    this->wait_for(step, kind, count, signaller);
     if (!well_ && lane_ == 0) *const_cast<volatile std::uint32_t*>(&progress_.failed) = 1;
   }
 
@@ -397,16 +397,17 @@ class CodedStaged : CodedRank<type, false> {
     look_for_failure();
   }
 
-  /// By lane 0 of a poster, which made the copies: they have arrived, and the peers may know.
-  __device__ __forceinline__ void post(Counters kind, std::uint32_t poster, std::uint32_t chunk) {
+  /// By lane 0 of a signaller, which made the copies: they have arrived, and the peers may know.
+  __device__ __forceinline__ void post(Counters kind, std::uint32_t signaller, std::uint32_t chunk) {
     wait_bulk();
     device::fence_system();
     for (std::uint32_t i = 1; i < c_.ranks; ++i)
-      device::store_relaxed(&(state_of(c_, peer_of(i)).*kind)[poster][c_.rank][blockIdx.x], state_.posts + chunk + 1);
+      device::store_relaxed(&(state_of(c_, peer_of(i)).*kind)[signaller][c_.rank][blockIdx.x],
+                            state_.posts + chunk + 1);
   }
 
-  __device__ __forceinline__ void post_parts(std::uint32_t poster) {
-    for (std::uint32_t chunk = poster; chunk < a_.chunks; chunk += roles.part_posters) {
+  __device__ __forceinline__ void post_parts(std::uint32_t signaller) {
+    for (std::uint32_t chunk = signaller; chunk < a_.chunks; chunk += roles.part_signallers) {
       wait_for_room(chunk);
       for (std::uint32_t i = 1; i < c_.ranks; ++i) {
         const std::uint32_t fill = chunk * peers_ + i - 1;
@@ -420,13 +421,13 @@ class CodedStaged : CodedRank<type, false> {
         }
         __syncwarp();
       }
-      if (lane_ == 0 && well_) post(&CommState::parts, poster, chunk);
+      if (lane_ == 0 && well_) post(&CommState::parts, signaller, chunk);
       __syncwarp();
     }
   }
 
-  __device__ __forceinline__ void post_sums(std::uint32_t poster) {
-    for (std::uint32_t chunk = poster; chunk < a_.chunks; chunk += roles.sum_posters) {
+  __device__ __forceinline__ void post_sums(std::uint32_t signaller) {
+    for (std::uint32_t chunk = signaller; chunk < a_.chunks; chunk += roles.sum_signallers) {
       wait_for_room(chunk);
       well_ = await_step(progress_.added, roles.adders, chunk) && well_;
       if (lane_ == 0) {
@@ -435,7 +436,7 @@ class CodedStaged : CodedRank<type, false> {
         commit_bulk();
         wait_bulk_read();
         arrive_at(progress_.sums_empty[chunk % roles.sum_stages]);
-        if (well_) post(&CommState::sums, poster, chunk);
+        if (well_) post(&CommState::sums, signaller, chunk);
       }
       __syncwarp();
     }

@@ -1,5 +1,5 @@
 // Groups of ordinary values, in codes with bf16 steps: what nearly all groups are, without a branch for the others.
-// Whoever finds that some group of its warp is not usual throws the result away, and takes the way that bears all.
+// A thread that finds an unusual group in its warp discards the result, and takes the path for all groups.
 #pragma once
 
 #include "collectives/cuda/coded/coded_block.cuh"
@@ -9,8 +9,8 @@ namespace imbrex::cuda {
 template <CodeFormat format, bool asymmetric = false>
 using Usual = Form<format, asymmetric, ScaleType::bf16>;
 
-/// Bits of bf16 that no usual step and no usual offset's magnitude reaches: above are the tags of marked and raw
-/// groups, what decodes to more than the element type holds, and steps whose product with 2^16 overflows.
+/// Bits of bf16 that no usual step and no usual offset's magnitude reaches: above are the tags of non-finite and
+/// unquantized groups, what decodes to more than the element type holds, and steps whose product with 2^16 overflows.
 template <Type type>
 constexpr std::uint32_t least_unusual = type == Type::fp16 ? 0x4300u : 0x7600u;
 

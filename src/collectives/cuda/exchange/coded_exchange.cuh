@@ -1,5 +1,5 @@
-// Reduce-scatter, all-gather and all-to-all through a codec: every rank codes what it has for a peer into the peer's
-// slots, and decodes what comes; what it gives itself is coded, too. A block's groups begin with the block.
+// Reduce-scatter, all-gather and all-to-all through a codec: every rank quantizes what it has for a peer into the
+// peer's slots, and decodes what comes; what it gives itself is quantized, too. A block's groups begin with the block.
 #pragma once
 
 #include "collectives/cuda/coded/coded_one_step.cuh"

@@ -25,7 +25,7 @@ inline constexpr std::uint32_t most_exchange_threads = 256;
 /// `report`: it writes a CommReport.
 const void* exchange_kernel(ExchangeKind kind, Type type, std::uint32_t ranks, bool report);
 
-/// Loads every kernel: loading one behind a kernel that waits for a peer can stop that peer.
+/// Loads every kernel: loading one after a kernel that waits for a peer can stop that peer.
 void load_exchange_kernels();
 
 }  // namespace imbrex::cuda

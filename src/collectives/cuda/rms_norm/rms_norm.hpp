@@ -30,7 +30,7 @@ inline constexpr std::uint32_t most_row_blocks = 8;
 
 const void* rms_norm_kernel(Type type, std::uint32_t ranks, ExactKernel kernel);
 
-/// Loads every kernel: loading one behind a kernel that waits for a peer can stop that peer.
+/// Loads every kernel: loading one after a kernel that waits for a peer can stop that peer.
 void load_rms_norm_kernels();
 
 }  // namespace imbrex::cuda

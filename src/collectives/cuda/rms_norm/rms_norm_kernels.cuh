@@ -161,7 +161,7 @@ class RowWork {
         values[i] += __shfl_xor_sync(0xffffffffu, values[i], distance);
     if (warps == 1) return;
     auto& sums = sums_.of[turn_];
-    turn_ ^= 1;  // whoever writes a copy again has met, in the other's turn, those who read it
+    turn_ ^= 1;  // a thread that writes a copy again has met its readers at the other copy's barrier
     const std::uint32_t lane = threadIdx.x % 32, first = group_ * warps, warp = first + thread_ / 32;
     if (a_.cluster > 1) {
       if (lane < a_.cluster)

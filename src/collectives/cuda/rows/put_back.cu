@@ -11,8 +11,8 @@ using cuda::Elements;
 
 constexpr std::uint32_t most_threads = most_row_threads;
 
-/// The sums of a block's warps, in two copies that take turns: whoever writes one again has met, in the other's turn,
-/// those who read it.
+/// The sums of a block's warps, in two copies that take turns: a thread that writes one again has met its
+/// readers at the other copy's barrier.
 struct WarpSums {
   float of[2][most_threads / 32];
 };

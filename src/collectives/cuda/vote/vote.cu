@@ -1,6 +1,6 @@
 // Every rank looks at its own tensor, as cpu_all_reduce.cpp does, and tells the others, block by block: block b of all
-// ranks tell each other whether one of the groups that they saw could exceed the tolerance. Whoever hears of one writes
-// down the epoch that follows, which then goes the exact way; all ranks hear the same.
+// ranks tell each other whether one of the groups that they saw could exceed the tolerance. A block that hears of one
+// writes down the epoch that follows, which then runs exactly; all ranks hear the same.
 #include "collectives/cuda/coded/coded_block.cuh"
 #include "collectives/cuda/vote/vote.hpp"
 #include "collectives/cuda/wire/packet.cuh"

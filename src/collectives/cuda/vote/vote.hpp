@@ -25,7 +25,7 @@ inline constexpr std::uint32_t vote_threads = 512;
 
 const void* vote_kernel(Type type);
 
-/// Loads every kernel: loading one behind a kernel that waits for a peer can stop that peer.
+/// Loads every kernel: loading one after a kernel that waits for a peer can stop that peer.
 void load_vote_kernels();
 
 }  // namespace imbrex::cuda

@@ -1,4 +1,4 @@
-// Copies from shared memory to a peer by the bulk engine, which leaves the loads and stores of the SM alone: groups of
+// Copies from shared memory to a peer by cp.async.bulk, which leaves the SM's load-store units free: groups of
 // them are counted by the thread that commits them. Every thread that wrote what one will read fences before it says so
 // (device::fence_shared_for_bulk). And barriers in shared memory, by which emptied stages are handed
 // back.
@@ -21,10 +21,10 @@ __device__ __forceinline__ void commit_bulk() { asm volatile("cp.async.bulk.comm
 /// Until all groups have read their source.
 __device__ __forceinline__ void wait_bulk_read() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
 
-/// Until all groups have arrived; with a fence behind it, a post to the receiver may follow.
+/// Waits until all groups have arrived; after a fence, a post to the receiver may follow.
 __device__ __forceinline__ void wait_bulk() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
 
-/// A phase of it ends with an arrival. By one thread, with a barrier of the block behind it.
+/// A phase of it ends with an arrival. By one thread; a barrier of the block follows.
 __device__ __forceinline__ void init_stage_barrier(std::uint64_t& barrier) {
   asm volatile("mbarrier.init.shared.b64 [%0], 1;" ::"r"(static_cast<std::uint32_t>(__cvta_generic_to_shared(&barrier)))
                : "memory");

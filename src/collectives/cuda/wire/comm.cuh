@@ -32,11 +32,11 @@ __device__ __forceinline__ BlockState read_state(const Comm& c) {
   return s;
 }
 
-/// By a thread, behind wait_for_stream: false where a rank had given up before. So calls that are queued behind one
+/// By a thread, behind wait_for_stream: false where a rank had given up before. So calls that are queued after one
 /// that failed send nothing, nor does a rank that comes to it late; its host hears of it. Threads may hear different
 /// answers.
 // NOTE: loaded beside the block's state and looked at before the first store, it takes no time of its own; all warps of
-// a multiprocessor but one get it from the first-level cache.
+// an SM but one get it from L1.
 __device__ __forceinline__ bool begins_well(const Comm& c) {
   std::uint32_t abort;
   asm volatile("ld.relaxed.cta.global.u32 %0, [%1];" : "=r"(abort) : "l"(&c.own->abort) : "memory");
@@ -89,7 +89,7 @@ struct Place {
 inline constexpr device::Cadence cadence{.pause = 0, .look = 64, .ask = 1024};
 
 /// Bounds a loop of polls: asked after a poll that failed, says whether to go on. where() is a Place.
-class Patience {
+class BoundedPolls {
  public:
   template <typename Where>
   __device__ __forceinline__ bool left(const Comm& c, std::uint64_t epoch, Where&& where) {
@@ -107,7 +107,7 @@ class Patience {
   }
 
  private:
-  device::Patience<cadence> polls_;
+  device::BoundedPolls<cadence> polls_;
 };
 
 /// By every thread of a block: until all peers have freed `count` chunks in this call. Whether that is so, and `well`
@@ -115,11 +115,11 @@ class Patience {
 __device__ __forceinline__ bool wait_for_room(const Comm& c, const BlockState& s, std::uint32_t count, bool well) {
   if (threadIdx.x < c.ranks && threadIdx.x != c.rank && well) {
     const std::uint32_t* room = &state_of(c, c.rank).room[threadIdx.x][blockIdx.x];
-    Patience patience;
+    BoundedPolls polls;
     for (;;) {
       const std::uint32_t seen = device::load_acquire(room) - s.rooms;
       if (static_cast<std::int32_t>(seen - count) >= 0) break;
-      if (!patience.left(c, s.epoch, [&] { return Place{CommStep::room, threadIdx.x, 0, count, seen}; })) {
+      if (!polls.left(c, s.epoch, [&] { return Place{CommStep::room, threadIdx.x, 0, count, seen}; })) {
         well = false;
         break;
       }

@@ -21,7 +21,7 @@
 
 namespace imbrex::cuda {
 
-inline constexpr std::uint32_t max_comm_ranks = 8, max_comm_blocks = 256, max_comm_posters = 3;
+inline constexpr std::uint32_t max_comm_ranks = 8, max_comm_blocks = 256, max_comm_signallers = 3;
 
 struct alignas(16) BlockState {
   std::uint64_t epoch;  ///< calls so far
@@ -52,7 +52,7 @@ struct alignas(256) CommState {
   /// Counters that the peer's block writes, over all calls, mod 2^32: chunks of parts that it has sent, of sums that it
   /// has sent, and chunks that it is done with and this rank's block may send again into. Where warps post in turn,
   /// each has a counter of its own: it says that the chunks of that warp up to there have come.
-  CommCounters parts[max_comm_posters], sums[max_comm_posters], freed[max_comm_posters];
+  CommCounters parts[max_comm_signallers], sums[max_comm_signallers], freed[max_comm_signallers];
   /// What `freed` is, of exact calls.
   CommCounters room;
   /// Counters of rings, whose stages are posted by one neighbour each: chunks that it has sent, and, of the last
@@ -67,14 +67,14 @@ struct KeptReport {
 static_assert(offsetof(CommState, blocks) == offsetof(CommState, reports) + sizeof(CommState::reports));
 
 static_assert(sizeof(CommState) ==
-              256 + 16 * max_comm_blocks + (3 * max_comm_posters + 1) * sizeof(CommCounters) + sizeof(RingCounters));
+              256 + 16 * max_comm_blocks + (3 * max_comm_signallers + 1) * sizeof(CommCounters) + sizeof(RingCounters));
 
 /// What a wait was for: device::Fault::kind. The places are the peer whose data or word did not come, the block of
 /// threads, and, of data, the number of 16 bytes within the peer's or the owner's part, in two words; `expected` and
 /// `seen` are of a counter, counted from the call's begin, or zero.
 enum class CommStep : std::uint32_t { vector, part, sum, room, block, vote };
 
-/// One of two kernels behind a vote does the work; the other ends at once, and is no epoch.
+/// One of two kernels after a vote does the work; the other ends at once, and is no epoch.
 enum class Turn : std::uint32_t { always, unless_exact, if_exact };
 
 /// One rank's view, by value into kernels. A workspace begins with the rank's state; `readers` is not used.

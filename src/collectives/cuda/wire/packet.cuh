@@ -1,6 +1,6 @@
 // Packets: 16 bytes that need no flag, because they are their own.
 //
-// A slot that nobody has written holds `empty` in each of its four words. The sender never sends that word: as two
+// A slot that was not written holds `empty` in each of its four words. The sender never sends that word: as two
 // 16-bit elements and as one of 32 bits it is NaN, and becomes another NaN, which no sum can tell from it. The receiver
 // polls until no word is empty, so it needs neither a flag nor packets that arrive in one piece, and then empties the
 // slot.
@@ -134,7 +134,7 @@ __device__ __forceinline__ bool collect(const Comm& c, std::uint64_t epoch, std:
   static_assert(Batch * Most <= 32);
   const auto is_wanted = [&](int b, int s) { return (wanted >> (b * Most + s) & 1) != 0; };
   const auto at = [&](int b, int s) { return first + s * source_stride + b * batch_stride; };
-  Patience patience;
+  BoundedPolls polls;
   for (;;) {
     int missing = -1;
 #pragma unroll
@@ -148,7 +148,7 @@ __device__ __forceinline__ bool collect(const Comm& c, std::uint64_t epoch, std:
       for (int s = 0; s < Most; ++s)
         if (is_wanted(b, s) && has_empty(got[b][s])) missing = b * Most + s;
     if (missing < 0) break;
-    if (!patience.left(c, epoch, [&] { return where(missing / Most, missing % Most); })) return false;
+    if (!polls.left(c, epoch, [&] { return where(missing / Most, missing % Most); })) return false;
   }
 #pragma unroll
   for (int b = 0; b < Batch; ++b)

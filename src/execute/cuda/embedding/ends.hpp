@@ -1,4 +1,4 @@
-// The two ends of a lookup together with peers: small kernels before and behind it.
+// The two ends of a lookup together with peers: small kernels before and after it.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -23,7 +23,7 @@ struct EndsArgs {
   std::uint64_t step;   ///< bytes from word to word
   std::uint32_t slices;
   std::uint32_t posts;  ///< to each slice in an epoch
-  bool advances;        ///< nobody else reads the epoch
+  bool advances;        ///< no other kernel reads the epoch
 };
 
 /// Lets all peers into this epoch: what the stream did with the output before is over.

@@ -58,7 +58,7 @@ LookUpExecution::LookUpExecution(World& world, runtime::CudaHeap& heap, StreamCa
   IMBREX_CUDA_TRY(cudaStreamCreateWithFlags(&main_, cudaStreamNonBlocking));
   set_group();
   start_words();
-  world_.barrier();  // nobody posts before all words are set
+  world_.barrier();  // no peer posts before all words are set
 }
 
 LookUpExecution::~LookUpExecution() {

@@ -2,8 +2,8 @@
 //
 // Protocol. An epoch is three launches: one posts to every peer that this rank has entered it, the lookup waits for
 // such posts before it stores to a peer, and posts there for each slice of its rows; the last one waits for all slices.
-// Everything reads the epoch from this rank's state, so a captured graph replays for ever. The lookup's blocks wait for
-// nobody's lookup, so ranks that share a GPU need not run at once.
+// Everything reads the epoch from this rank's state, so a captured graph replays for ever. The lookup's blocks do not
+// wait for other lookups, so ranks that share a GPU need not run at once.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -64,8 +64,8 @@ class LookUpExecution final : public KernelExecution, public FindsMisfits {
   runtime::FaultPool::Owner own_fault_;
   EndsArgs ends_{};
   std::unique_ptr<embedding::CudaLookUp> look_up_;  // null without tables
-  std::vector<embedding::Table> bound_;             // those of the last call
-  embedding::Bags bags_{};                          // likewise
+  std::vector<embedding::Table> bound_;             // tables of the last call
+  embedding::Bags bags_{};                          // bags of the last call
   std::uint64_t epoch_;
   bool captured_ = false;
   cudaStream_t main_ = nullptr;

@@ -19,7 +19,7 @@
 namespace imbrex::cuda {
 namespace {
 
-/// For the state and what lies behind it.
+/// For the state and what follows it.
 constexpr std::size_t state_bytes = 256;
 
 std::size_t index(int i) { return static_cast<std::size_t>(i); }
@@ -68,7 +68,7 @@ CudaExecution::CudaExecution(World& world, runtime::CudaHeap& heap, StreamCalls&
   // The device has the tables now.
   if (!options_.timeline) memory.give_back(std::exchange(static_cast<TableEntries&>(table_), {}));
   if (!table_.copies.empty()) prepare_skipping();
-  world_.barrier();  // nobody posts before all counters are set
+  world_.barrier();  // no peer posts before all counters are set
 }
 
 CudaExecution::CudaExecution(CudaPool& pool, std::unique_ptr<plan::TaskStream> tasks, Surveyed surveyed,
@@ -129,7 +129,7 @@ void CudaExecution::agree_on_kernel(TableMemory& memory) {
       std::min(workers_of_rank(*kernel_, most, options_.ranks_per_gpu, survey_.kept_free()), most - beside_.strays);
   IMBREX_EXPECTS(workers_ > 0,
                  "kernel '{}' runs {} blocks or pairs of them at once on this GPU, of which {} are for what "
-                 "runs beside it",
+                 "runs concurrently",
                  kernel_->name, most, beside_.strays);
   table_ = tables.take(kernel_->shape);
 }
@@ -299,7 +299,7 @@ void CudaExecution::set_operands(const Addresses& operands) {
   if (copy_out_) args_.out[0] = staged_out();
 }
 
-// Those of plans that take turns lie in one place: a copy out of it is over before this rank lets peers into the next
+// Outputs of plans that take turns lie in one place: a copy out of it is over before this rank lets peers into the next
 // epoch, whatever its plan.
 std::byte* CudaExecution::staged_out() const {
   return pool_ != nullptr ? pool_->out() : heap_at(layout_.offset(plan::buffer_out, 0));
@@ -317,11 +317,11 @@ void CudaExecution::prepare_skipping() {
   IMBREX_CUDA_TRY(load_skip_epoch());
 }
 
-// NOTE: the flag follows on the same stream: behind an event on another one it comes late (measured), and a copy engine
+// NOTE: the flag follows on the same stream: after an event on another one it comes late (measured), and a copy engine
 // runs one stream's copies in order.
 void CudaExecution::copy(std::size_t i, const Addresses& operands, std::uint64_t epoch, cudaStream_t main) {
   const CopyStep& step = table_.copies[i];
-  // NOTE: the driver may run a copy within one GPU as a kernel, which would not start beside the persistent one.
+  // NOTE: the driver may run a copy within one GPU as a kernel, which would not start while the persistent one runs.
   cudaStream_t stream = step.local ? main : copies_;
   const RegionEntry &from = step.from, &to = step.to;
   const auto* source = reinterpret_cast<const std::byte*>(from.address + epoch % 2 * from.copy_stride);
@@ -342,7 +342,8 @@ void CudaExecution::copy(std::size_t i, const Addresses& operands, std::uint64_t
                                   cudaMemcpyDefault, stream));
 }
 
-// Copies go first: where the driver has one queue for all streams, a kernel that waits for them must stand behind them.
+// Copies go first: where the driver has one queue for all streams, a kernel that waits for them must be queued after
+// them.
 void CudaExecution::launch(const Addresses& operands, cudaStream_t stream, Call call) {
   expect_sound();
   set_operands(operands);
@@ -351,7 +352,7 @@ void CudaExecution::launch(const Addresses& operands, cudaStream_t stream, Call 
   const bool copies = !table_.copies.empty();
   skipping_ = copies && (skipping_ || call == Call::captured);
   if (copies) {
-    // NOTE: this launches a kernel, which on the copies' stream could come to stand behind the persistent one that
+    // NOTE: this launches a kernel, which on the copies' stream could come to stand after the persistent one that
     // waits for them.
     if (copy_times_) copy_times_->begin_epoch(stream);
     // The last epoch is over, everywhere on this rank, before data of this one leave.
@@ -400,7 +401,7 @@ std::string CudaExecution::fault_message() const {
   const std::shared_ptr<const Plan> whole = of_fault().tasks_->whole();
   if (f.kind == static_cast<std::uint32_t>(FaultKind::arrival))
     return runtime::fault_text(f, task_name(*whole, world_.rank(), static_cast<int>(f.place[0]), f.place[1]), limit,
-                               fmt::format("for the kernel beside it to begin in epoch {}", epoch), "blocks");
+                               fmt::format("for the concurrent kernel to begin in epoch {}", epoch), "blocks");
   return runtime::fault_text(f, task_name(*whole, world_.rank(), static_cast<int>(f.place[0]), f.place[1]), limit,
                              fmt::format("for signal {} in epoch {}", std::uint32_t{f.place[2]}, epoch), "posts");
 }

@@ -20,9 +20,9 @@ namespace imbrex::cuda {
 
 class CudaPool;
 
-/// What runs beside the kernel on its GPU, in the same epochs (lanes/lane_execution.hpp).
+/// What runs concurrently with the kernel on its GPU, in the same epochs (lanes/lane_execution.hpp).
 struct Beside {
-  std::uint32_t readers = 0;  ///< of the epoch, beside the kernel's blocks
+  std::uint32_t readers = 0;  ///< of the epoch, in addition to the kernel's blocks
   int strays = 0;  ///< blocks that may have started before the kernel's, each where one of those should stand
 };
 
@@ -105,10 +105,10 @@ class CudaExecution final : public KernelExecution {
   int workers_ = 0;
   RankTable table_;
   RawMemory device_table_;
-  std::byte* pools_memory_ = nullptr;      // in its place
-  std::byte* times_ = nullptr;             // of the table's tasks, behind it, where a timeline is wanted
-  double to_host_ = 0;                     // from the GPU's clock to the host's, likewise
-  std::unique_ptr<StepTimes> copy_times_;  // likewise
+  std::byte* pools_memory_ = nullptr;      // used instead of device_table_
+  std::byte* times_ = nullptr;             // of the table's tasks, after the table; timelines only
+  double to_host_ = 0;                     // from the GPU's clock to the host's; timelines only
+  std::unique_ptr<StepTimes> copy_times_;  // timelines only
   runtime::FaultPool::Owner own_fault_;    // null: the fault is the pool's
   GemmArgs args_{};
   TensorMaps maps_;

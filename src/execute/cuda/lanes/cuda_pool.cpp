@@ -32,7 +32,7 @@ int workers_of(const GemmKernel& kernel, int device) {
   if (!fresh) return place->second;
   place->second = kernel.workers();
   // NOTE: of how many clusters run at once, the driver may speak for a whole GPU of which MPS shows this process a
-  // part. Blocks of Hopper's kernels take a multiprocessor each.
+  // part. Blocks of Hopper's kernels take an SM each.
   if (!kernel.anywhere) place->second = std::min(place->second, runtime::gpu_of(device).sms / kernel.shape.cluster);
   return place->second;
 }
@@ -64,7 +64,7 @@ CudaPool::CudaPool(World& world, runtime::CudaHeap& heap, StreamCalls& calls, ru
   bool first = true;
   const auto allocate = [this, in_heap, first](std::size_t bytes) mutable {
     if (std::exchange(first, false)) return in_heap(bytes);
-    // Memory that nobody had: what was given back, a slower rank may still be clearing.
+    // Memory that was never used: what was given back, a slower rank may still be clearing.
     return taken_.keep(heap_.allocate_unused(bytes));
   };
   plans_.emplace(allocate, needs.share, epoch_);
@@ -127,7 +127,7 @@ void CudaPool::start() {
   IMBREX_CUDA_TRY(cudaDeviceSynchronize());
 }
 
-// NOTE: the driver may set memory by a kernel, which would find no room beside one that waits for this rank: a copy.
+// NOTE: the driver may set memory by a kernel, which would find no room while one waits for this rank: a copy.
 std::uint32_t* CudaPool::bases_for(const execute::PlanShare& half, std::uint32_t count) {
   const std::vector<std::uint32_t> bases(2 * half.counters, count);
   const std::size_t bytes = bases.size() * sizeof bases[0];
@@ -144,7 +144,7 @@ CudaPool::~CudaPool() {
     calls_.drain();
     cudaDeviceSynchronize();
     if (std::uncaught_exceptions() == exceptions_) world_.barrier();
-  } catch (const std::exception&) {  // the world failed, and nobody reads any more
+  } catch (const std::exception&) {  // the world failed, and no peer reads any more
   }
   {
     const std::lock_guard guard(calls_.lock());

@@ -1,5 +1,5 @@
 // What plans share that take turns on GPUs, one after another, whatever the order: an operator that takes any M has a
-// plan for each (docs/protocols.md). One rank's.
+// plan for each (docs/dev/protocols.md). One rank's.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -31,8 +31,8 @@ struct PoolNeeds {
 class CudaPool : public std::enable_shared_from_this<CudaPool> {
  public:
   /// Collective, of the same needs on every rank but for the tables'; the device is selected and idle. Loads the
-  /// kernels that plans of that type may run. Others of its arguments outlive it. Behind it, all ranks meet before
-  /// anybody runs a plan.
+  /// kernels that plans of that type may run. Others of its arguments outlive it. Then all ranks meet before
+  /// any of them runs a plan.
   CudaPool(World& world, runtime::CudaHeap& heap, StreamCalls& calls, runtime::FaultPool& faults, int device, Type type,
            const PoolNeeds& needs, const CudaOptions& options);
   /// Collective, unless by an exception.
@@ -114,7 +114,7 @@ class CudaPool : public std::enable_shared_from_this<CudaPool> {
   std::map<std::uint32_t, const CudaExecution*> members_;
   cudaStream_t stream_ = nullptr, after_calls_ = nullptr;
   cudaEvent_t passed_ = nullptr;
-  // Dropped before `passed_` was recorded, and behind it; those that graphs hold.
+  // Dropped before `passed_` was recorded, and after it; those that graphs hold.
   std::vector<std::unique_ptr<CudaExecution>> passing_, dropped_, held_;
   int exceptions_;  // in flight when the pool was made
 };

@@ -9,7 +9,7 @@ constexpr unsigned threads = 256;
 
 __global__ void __launch_bounds__(threads) skip(const __grid_constant__ SkipArgs args) {
   const Protocol& p = args.protocol;
-  // The epoch has failed, and no other one follows it: nobody is told anything.
+  // The epoch has failed, and no other one follows it: peers are not told.
   if (__syncthreads_or(device::given_up(p, false)) != 0) return;
   const std::uint64_t number = p.own->epoch;
   const Epoch skipped = epoch_of(p, number + 1);

@@ -4,8 +4,8 @@
 //
 // Protocol. A rank whose epoch e is over adds to its own counters what the epoch e + 1 that it skips would have
 // brought, tells all ranks by adding 1 to their `arrivals`, waits until all have told it, and goes on to epoch e + 2.
-// So nobody writes into workspaces of epoch e that anybody still reads, which the skipped epoch would have seen to.
-// `arrivals` counts on for ever, as signals do.
+// So no rank writes into workspaces of epoch e that another one still reads, which the skipped epoch would have
+// ensured. `arrivals` counts on for ever, as signals do.
 #pragma once
 
 #include <cuda_runtime_api.h>

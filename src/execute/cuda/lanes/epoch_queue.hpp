@@ -21,7 +21,7 @@ struct EpochQueue {
     const Execution* whose = nullptr;
   };
 
-  /// Steps that may be queued: behind more, a launch could wait, without a limit, for a collective that no rank ends.
+  /// Steps that may be queued: after more, a launch could wait, without a limit, for a collective that no rank ends.
   static constexpr std::size_t most_steps = 512;
 
   /// `steps`: of an epoch, at most.

@@ -6,7 +6,7 @@ namespace {
 
 constexpr unsigned threads = 32;
 
-// Beside the limit of a wait: what a host takes to end collectives (runtime::Communicator), and more.
+// In addition to the limit of a wait: what a host takes to end collectives (runtime::Communicator), and more.
 constexpr std::uint64_t patience_ns = 60'000'000'000;
 
 __device__ void stay(const JointArgs& args) {

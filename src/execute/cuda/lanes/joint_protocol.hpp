@@ -1,10 +1,10 @@
-// What a joint (lanes/lane_plan.hpp) does: on a library lane it posts for the step before it and waits for the one
-// behind it. Compiles as CUDA and as C++, where tests run it in threads.
+// What a joint (lanes/lane_plan.hpp) does: on a library lane it posts for the step before it and waits for the
+// step after it. Compiles as CUDA and as C++, where tests run it in threads.
 //
 // Epoch. Joints count among the epoch's readers, and each reads it once, as the kernel's blocks do. So it is not
 // advanced before all of them have begun, and captured graphs replay without help.
 //
-// Failure. Where some wait of the rank was given up, what stands behind a joint on its stream must not run: peers would
+// Failure. Where some wait of the rank was given up, what stands after a joint on its stream must not run: peers would
 // take what a collective brings for a result. So the joint stays until the host has ended the libraries' collectives,
 // and says so. Where no host does, it ends the process' use of the GPU.
 #pragma once
@@ -33,12 +33,12 @@ struct JointArgs {
   LaneRecord* record;
   std::uint32_t tells;  ///< 1: of the lane whose steps are written down there
   std::uint32_t wait_count, post_count;
-  std::uint32_t arrivals;      ///< readers of the epoch that must have come: the blocks of the kernel; 0: nobody
-  std::uint32_t queue, task;   ///< in the plan, of the step behind it or the last one, for messages
-  std::uint32_t step_and_one;  ///< that is under way behind it; 0: none
+  std::uint32_t arrivals;      ///< readers of the epoch that must have come: the blocks of the kernel; 0: none
+  std::uint32_t queue, task;   ///< in the plan, of the next step or the last one, for messages
+  std::uint32_t step_and_one;  ///< the step under way after it; 0: none
 };
 
-/// By one thread. False: some wait of the rank was given up, and what stands behind must not run.
+/// By one thread. False: some wait of the rank was given up, and what stands after must not run.
 IMBREX_DEVICE bool run_joint(const JointArgs& args) {
   const Protocol& p = args.protocol;
   const std::uint64_t number = device::read_epoch(p);
@@ -69,7 +69,7 @@ IMBREX_DEVICE bool run_joint(const JointArgs& args) {
                 p, [&] { return come() >= args.arrivals; },
                 [&](device::Fault& fault) { give(fault, FaultKind::arrival, args.arrivals, come()); });
   }
-  // Behind that: whoever waits for arrivals finds the kernel's alone.
+  // After that: a wait for arrivals finds the kernel's alone.
   device::advance_epoch(p, number);
   for (std::uint32_t i = 0; sound && i < args.wait_count; ++i) {
     const WaitEntry& wait = args.waits[i];

@@ -21,7 +21,7 @@ void KernelExecution::end_with_peers() noexcept {
     cudaDeviceSynchronize();
     // Behind an exception, this rank is the first to know that it ends.
     if (std::uncaught_exceptions() == exceptions_) world_.barrier();
-  } catch (const std::exception&) {  // the world failed, and nobody reads or writes any more
+  } catch (const std::exception&) {  // the world failed, and no peer reads or writes any more
   }
 }
 

@@ -165,7 +165,7 @@ void LaneExecution::make_joints() {
 }
 
 // Loads every kernel, and lets NCCL connect, before an epoch counts. Collectives last, and once all ranks are there: a
-// kernel that is loaded behind one can keep from a peer, in the same process, what that one waits for.
+// kernel that is loaded after one can keep from a peer, in the same process, what that one waits for.
 void LaneExecution::run_first() {
   std::size_t in = 0, out = 0;
   for (const OperandInfo& info : operands_of(plan().problem)) {
@@ -201,8 +201,9 @@ void LaneExecution::run_first() {
   }
 }
 
-// The same of a plan that takes turns, in its first call: what products make of what is in the workspaces, the epoch
-// behind them overwrites. Nothing of this rank's is under way that a kernel which is loaded could wait for.
+// Loads the products of a plan that takes turns, in its first call: what they make of the workspaces' contents is
+// overwritten by the epoch that follows. Nothing of this rank's is under way that a kernel which is loaded could wait
+// for.
 void LaneExecution::load_products(const Addresses& operands, cudaStream_t stream) {
   for (std::size_t i = 0; i < lanes_.program.steps.size(); ++i)
     if (!std::holds_alternative<Collective>(lanes_.program.steps[i].work)) steps_->launch(i, operands, stream);
@@ -426,7 +427,7 @@ bool LaneExecution::busy() const {
   return found;
 }
 
-// Ends what is under way and lets every rank fail. Joints that gave up hold back what stands behind them until the
+// Ends what is under way and lets every rank fail. Joints that gave up hold back what follows them until the
 // collectives have been ended; aborted collectives end soon, and what waits for them runs on.
 void LaneExecution::end(const std::string& message) noexcept {
   if (dead_) return;

@@ -1,9 +1,9 @@
 // A plan with library queues on one rank's GPU. What an epoch launches is planned by lanes/lane_plan.hpp: Imbrex'
-// kernel, where the plan has compute tasks, on the caller's stream, and the lanes' steps on streams beside it. Beside a
+// kernel, where the plan has compute tasks, on the caller's stream, and the lanes' steps on other streams. With a
 // kernel, workspaces and counters are the kernel's, in the heap; without one, workspaces are plain memory.
 //
 // Limits. Without a kernel nothing but the plan's own steps is launched, so the host times the epochs that were queued;
-// replays of graphs are given a limit on the execution's own stream alone, where nothing else runs. Beside a kernel,
+// replays of graphs are given a limit on the execution's own stream alone, where nothing else runs. With a kernel,
 // waits of the kernel and of joints have limits of their own, and joints tell the host which collective is under way,
 // in replays too.
 #pragma once
@@ -33,7 +33,7 @@ class LaneExecution final : public StreamExecution, public HoldsBlockSteps {
     std::shared_ptr<SharedRoom> room;
   };
 
-  /// Collective. `kernel`: where the lanes stand beside one, made with as many readers beside its own as the lanes have
+  /// Collective. `kernel`: where the lanes run concurrently with one, made with as many more readers as the lanes have
   /// joints; else null.
   LaneExecution(std::shared_ptr<SharedLibraries> libraries, LanePlan lanes, std::unique_ptr<CudaExecution> kernel,
                 const CudaOptions& options);
@@ -93,16 +93,16 @@ class LaneExecution final : public StreamExecution, public HoldsBlockSteps {
   LanePlan lanes_;
   std::unique_ptr<CudaExecution> kernel_;
   std::unique_ptr<LibrarySteps> steps_;
-  std::unique_ptr<StepTimes> times_;  // where a timeline is wanted
+  std::unique_ptr<StepTimes> times_;  // timelines only
   std::vector<cudaStream_t> streams_;
-  std::vector<cudaEvent_t> ended_;   // by step; null where nobody waits for it
+  std::vector<cudaEvent_t> ended_;   // by step; null where no stream waits for it
   std::vector<cudaEvent_t> joined_;  // by stream
   cudaEvent_t forked_ = nullptr;     // where a captured epoch begins
   std::shared_ptr<EpochQueue<LaneExecution>> queue_;
   std::vector<JointArgs> joints_;
   RawMemory joint_tables_;
   std::unique_ptr<LaneRecord, HostFree> record_;
-  std::uint64_t seen_ = 0;  // of the record, since when
+  std::uint64_t seen_ = 0;  // the record's last step that was seen, and since when
   Clock::time_point since_{};
   bool loaded_ = false;  // every product has run once
   bool captured_ = false, dead_ = false, stuck_ = false;

@@ -68,7 +68,7 @@ class Sides {
   const RankPlan& rank_;
   std::vector<std::uint32_t> posts_;             // by signal
   std::vector<std::size_t> heads_;               // by queue
-  std::vector<std::vector<std::size_t>> later_;  // by compute queue and task: the mate behind it; 0: none
+  std::vector<std::vector<std::size_t>> later_;  // by compute queue and task: the mate after it; 0: none
 };
 
 class LanePlanner {
@@ -109,20 +109,20 @@ class LanePlanner {
   void check_tasks() const {
     for_each([&](bool library, const Task& task, int q, std::size_t t) {
       IMBREX_EXPECTS(own().queues[index(q)].engine != Engine::copy,
-                     "{}: beside library queues, the CUDA executor runs no copy queues", where(q, t));
+                     "{}: with library queues, the CUDA executor runs no copy queues", where(q, t));
       if (!library) {
         const std::string reach = execute::reach_of(task, rank_);
-        IMBREX_EXPECTS(reach.empty(), "{} {}; beside library queues, tasks stay on their rank", where(q, t), reach);
+        IMBREX_EXPECTS(reach.empty(), "{} {}; with library queues, tasks stay on their rank", where(q, t), reach);
         return;
       }
       IMBREX_EXPECTS(!std::holds_alternative<Block>(task.work), "{}: the CUDA executor runs no work of kind {}",
                      where(q, t), kind_of(task));
       IMBREX_EXPECTS(!std::holds_alternative<Product>(task.work),
-                     "{}: beside tiles of Imbrex' kernel, library queues run no products", where(q, t));
+                     "{}: with tiles of Imbrex' kernel, library queues run no products", where(q, t));
       for_each_region(task, [&](const Region& region) {
         const Buffer& b = plan_.buffers[index(region.buffer)];
         IMBREX_EXPECTS(b.role != BufferRole::workspace || b.copies == 1,
-                       "{}: {} has {} copies; beside tiles of Imbrex' kernel, library queues take workspaces of one",
+                       "{}: {} has {} copies; with tiles of Imbrex' kernel, library queues take workspaces of one",
                        where(q, t), b.name, b.copies);
       });
     });
@@ -144,7 +144,7 @@ class LanePlanner {
   void find_ends() {
     for_each([&](bool library, const Task& task, int q, std::size_t t) {
       for (const Post& post : task.posts) {
-        IMBREX_EXPECTS(post.rank == rank_, "{}: posts to rank {}; beside library queues, signals stay on a rank",
+        IMBREX_EXPECTS(post.rank == rank_, "{}: posts to rank {}; with library queues, signals stay on a rank",
                        where(q, t), post.rank);
         Signal& signal = signals_[index(post.signal)];
         (library ? signal.library_posts : signal.kernel_posts) = true;
@@ -211,7 +211,7 @@ class LanePlanner {
     lanes_.behind = true;
   }
 
-  // As both sides would run, one step at a time: kernel tasks as far as they come, then the first step, in the order
+  // As both sides would run, each step alone: kernel tasks as far as they come, then the first step, in the order
   // of `program`, that can begin.
   void order(LibraryProgram program) {
     const std::size_t count = program.steps.size();
@@ -246,11 +246,11 @@ class LanePlanner {
       if (heads[s] < streams[s].size()) {
         const LibraryStep& step = program.steps[streams[s][heads[s]]];
         throw Error(ErrorCode::invalid_input,
-                    fmt::format("{}: waits for posts of tasks that come behind it", where(step.queue, step.task)));
+                    fmt::format("{}: waits for posts of tasks that come after it", where(step.queue, step.task)));
       }
     if (const auto stuck = sides.stuck())
       throw Error(ErrorCode::invalid_input,
-                  fmt::format("{}: waits for posts of tasks that come behind it", where(stuck->first, stuck->second)));
+                  fmt::format("{}: waits for posts of tasks that come after it", where(stuck->first, stuck->second)));
     for (LibraryStep& step : ordered)
       for (std::size_t& before : step.waits) before = places[before];
     program.steps = std::move(ordered);
@@ -273,7 +273,7 @@ class LanePlanner {
       if (!steps[i].waits.empty() && !joint.posts.empty())
         lanes_.joints.push_back({i, stream, true, false, std::exchange(joint.posts, {}), {}});
       if (joint.first || !joint.posts.empty() || !joint.gates.empty()) lanes_.joints.push_back(std::move(joint));
-      // Nor behind what other lanes launch, where there is one queue for all.
+      // Nor after what other lanes launch, where there is one queue for all.
       if (i + 1 < steps.size() && steps[i + 1].stream != stream && !ended[stream].empty())
         lanes_.joints.push_back({i + 1, stream, true, false, std::exchange(ended[stream], {}), {}});
     }
@@ -281,8 +281,8 @@ class LanePlanner {
       if (begun[stream]) lanes_.joints.push_back({steps.size(), stream, false, false, std::move(ended[stream]), {}});
   }
 
-  // The kernel goes first: where the driver has one queue for all streams, what waits for it must stand behind it. What
-  // it waits for is launched behind it, and finds room beside it.
+  // The kernel goes first: where the driver has one queue for all streams, what waits for it must be queued after it.
+  // What it waits for is launched after it, and finds free SMs.
   void launch_beside_kernel() {
     std::vector<Launch>& to = lanes_.launches;
     using enum Launch::Kind;

@@ -2,15 +2,15 @@
 // a stream for each library queue, and what joins them. Pure host code.
 //
 // Without a kernel, lanes are joined by events alone (libraries/library_translate.hpp), and the first one runs on the
-// caller's stream. What follows is about lanes beside a kernel.
+// caller's stream. What follows is about lanes that run concurrently with a kernel.
 //
 // A wait for what library steps alone post is an event, or nothing on one stream. Any other wait of a library step is a
 // gate: a small kernel that waits for the counter. What kernel tasks or gates wait for, library steps post: a small
-// kernel behind them adds to the counter. Between two steps of a stream, posts and gate are one kernel, a joint.
+// kernel after them adds to the counter. Between steps of a stream, posts and gate are one kernel, a joint.
 //
-// Room. The kernel's blocks wait for nobody's leave to start, and for each other's posts: all of them must run at once.
+// Room. The kernel's blocks start without waiting, and wait for each other's posts: all of them must run at once.
 // So a lane's first joint also waits until all blocks have read the epoch. Until then a joint of each lane is all that
-// may stand where a block should, and as many SMs, or pairs of them, are taken off the kernel; behind it, what the lane
+// may stand where a block should, and as many SMs, or pairs of them, are taken off the kernel; after it, what the lane
 // runs finds the SMs that the plan keeps free.
 //
 // Order. All streams may share one hardware queue, where nothing may stand before what it waits for. The kernel is
@@ -38,7 +38,7 @@ struct Gate {
 struct Joint {
   std::size_t step = 0;  ///< it is launched right before this one; all of them: at the lane's end
   std::size_t stream = 0;
-  bool early = false;         ///< before the step's events are waited for; else behind them
+  bool early = false;         ///< before the step's events are waited for; else after them
   bool first = false;         ///< on its stream
   std::vector<int> posts{};   ///< signals, each to be added to once
   std::vector<Gate> gates{};  ///< one a signal
@@ -48,7 +48,7 @@ struct Joint {
 struct Launch {
   enum class Kind {
     kernel,  ///< Imbrex' kernel
-    begin,   ///< an event behind which lanes fork off
+    begin,   ///< the event after which lanes fork off
     fork,    ///< a wait for that event
     joint,   ///< `number` of LanePlan::joints
     await,   ///< a wait for the end of step `number`
@@ -70,14 +70,14 @@ struct LanePlan {
   Plan libraries;
   /// In the order of the launch.
   LibraryProgram program;
-  /// In the order of the launch. Beside a kernel, each stream has one before its first step, others where something is
+  /// In the order of the launch. With a kernel, each stream has one before its first step, others where something is
   /// posted or waited for, and one at its end.
   std::vector<Joint> joints;
   std::vector<Launch> launches;
   bool kernel = false;        ///< there are compute tasks
   bool kernel_waits = false;  ///< for library steps
   int kept_free = 0;          ///< SMs; the least of all ranks
-  /// No SMs are kept free, and the kernel waits for no lane: lanes fork behind the kernel instead.
+  /// No SMs are kept free, and the kernel waits for no lane: lanes fork after the kernel instead.
   bool behind = false;
 
   std::size_t lanes() const { return program.forked.size(); }

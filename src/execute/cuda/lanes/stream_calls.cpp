@@ -13,7 +13,7 @@
 namespace imbrex::cuda {
 namespace {
 
-// How late a loss may be noticed while nobody calls.
+// How late a loss may be noticed between calls.
 constexpr auto period = std::chrono::milliseconds(10);
 // Kernels whose waits were ended, and aborted collectives, are over long before.
 constexpr auto patience = std::chrono::seconds(5);

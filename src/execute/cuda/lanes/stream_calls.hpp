@@ -1,7 +1,7 @@
 // What the executions of one executor share where callers bring their own streams: the order of the calls, and a thread
 // that looks after them while no host thread waits.
 //
-// Order. A persistent kernel takes every multiprocessor and waits for its peers. Were two of them on two streams, rank
+// Order. A persistent kernel takes every SM and waits for its peers. Were two of them on two streams, rank
 // 0 could run one first and rank 1 the other, and each would wait for what cannot start. So each call waits for the one
 // before it, by an event where the streams differ: the ranks, which make the calls in one order, run them in one order.
 // The same goes for calls of several worlds of one process on one GPU: they have one order between them.
@@ -45,7 +45,7 @@ class StreamCalls {
   StreamCalls(const StreamCalls&) = delete;
   StreamCalls& operator=(const StreamCalls&) = delete;
 
-  /// Held by whoever queues, waits for, or looks after epochs.
+  /// Held by threads that queue, wait for, or look after epochs.
   std::recursive_mutex& lock() { return lock_; }
 
   /// Selects the device and lets `stream` wait for the call before. Returns whether the stream is being captured:
@@ -92,7 +92,7 @@ class StreamCalls {
   World& world_;
   int device_;
   std::shared_ptr<Order> order_;
-  Last* entered_ = nullptr;                     // of the order's
+  Last* entered_ = nullptr;                     // the entry of this world's call in the order
   bool called_ = false, was_captured_ = false;  // by this world
   cudaEvent_t probe_ = nullptr;
   std::optional<cudaStream_t> expected_;         // the last one that was found right

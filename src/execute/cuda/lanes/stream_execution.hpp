@@ -17,11 +17,11 @@ void hold_back(const World& world, const CudaOptions& options, std::uint64_t epo
 
 class StreamExecution : public Execution {
  public:
-  /// `records`: a timeline is wanted.
+  /// `records`: a timeline is asked for.
   StreamExecution(StreamCalls& calls, bool records);
   ~StreamExecution() override;
 
-  /// Queues an epoch and waits for it; where a timeline is wanted, then more of the same, the last of which it shows.
+  /// Queues an epoch and waits for it; with a timeline, it queues several more, the last of which it shows.
   Report run(const Addresses& operands) final;
 
   double time(const Addresses& operands, int runs) final;
@@ -60,7 +60,7 @@ class StreamExecution : public Execution {
   /// Throws what failed.
   virtual void expect_sound() = 0;
 
-  /// Spans of the last epoch, which is over; called where a timeline is wanted.
+  /// Spans of the last epoch, which is over; called for timelines only.
   virtual std::vector<Span> spans() = 0;
 
   /// First in a destructor: no other thread looks at the execution any more.

@@ -41,7 +41,7 @@ class LibraryGemm {
 
   std::size_t workspace_bytes() const { return workspace_bytes_; }
 
-  /// What the heuristic suggests, best first, each once; where nothing was wanted, only the first.
+  /// What the heuristic suggests, best first, each once; where none was asked for, only the first.
   const std::vector<LibraryAlgorithm>& suggestions() const { return suggestions_; }
 
   /// out = A B + bias, summed in fp32, A B times the scales. `bias` is of the result's type, and null without one, as

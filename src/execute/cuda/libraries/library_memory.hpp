@@ -43,8 +43,8 @@ class SharedRoom {
 /// replays as it is.
 ///
 /// cuBLASLt 13.0 takes no scales that begin inside 16 bytes, as those of one source among all do. Where a product has
-/// one scale, a workspace of scales has a second copy, whose rows lie 16 bytes apart: whoever writes to the first
-/// copies there what it wrote, once for all products.
+/// one scale, a workspace of scales has a second copy, whose rows lie 16 bytes apart: a task that writes to the
+/// first copies there what it wrote, once for all products.
 class LibraryMemory {
  public:
   /// The plan outlives it; the device is selected.

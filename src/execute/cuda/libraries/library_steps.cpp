@@ -16,7 +16,7 @@ namespace imbrex::cuda {
 namespace {
 
 std::size_t size(std::int64_t n) { return static_cast<std::size_t>(n); }
-/// In a stream's scratch, behind the product's workspace.
+/// In a stream's scratch, after the product's workspace.
 std::size_t scales_at(const LibraryGemm& gemm) { return (gemm.workspace_bytes() + 15) / 16 * 16; }
 
 }  // namespace
@@ -223,7 +223,7 @@ void LibrarySteps::collective(const Collective& c, runtime::Communicator* commun
     run(*communicator, communicator->size());
 }
 
-// Scales of rows that begin inside 16 bytes, which cuBLASLt does not take, are moved behind the product's workspace.
+// Scales of rows that begin inside 16 bytes, which cuBLASLt does not take, are moved after the product's workspace.
 std::size_t LibrarySteps::moved_scale_bytes(const Product& p) const {
   if (p.a_scale.empty() || memory_.has_apart(p.a_scale) || memory_.alignment(p.a_scale, 0) >= operand_alignment)
     return 0;

@@ -95,15 +95,15 @@ class LibraryTranslation {
   }
 
   void check_own(const Region& r, const char* what, int q, std::size_t t) const {
-    IMBREX_EXPECTS(r.rank == rank_, "{}: {} is on rank {}; beside library collectives, tasks stay on their rank",
+    IMBREX_EXPECTS(r.rank == rank_, "{}: {} is on rank {}; with library collectives, tasks stay on their rank",
                    where(q, t), what, r.rank);
   }
 
   void draft_queue(int q) {
     const Queue& queue = rank_plan().queues[index(q)];
     if (queue.tasks.empty()) return;
-    IMBREX_EXPECTS(queue.engine != Engine::compute,
-                   "{}: beside library queues, the CUDA executor runs no compute queues", where(q, 0));
+    IMBREX_EXPECTS(queue.engine != Engine::compute, "{}: with library queues, the CUDA executor runs no compute queues",
+                   where(q, 0));
     lanes_.emplace_back();
     for (std::size_t t = 0; t < queue.tasks.size(); ++t) {
       const Task& task = queue.tasks[t];
@@ -164,7 +164,7 @@ class LibraryTranslation {
     const Task& task = rank_plan().queues[index(q)].tasks[t];
     for (const Wait& wait : task.waits) draft.waits.insert({wait.signal, wait.count});
     for (const Post& post : task.posts) {
-      IMBREX_EXPECTS(post.rank == rank_, "{}: posts to rank {}; beside library collectives, signals stay on a rank",
+      IMBREX_EXPECTS(post.rank == rank_, "{}: posts to rank {}; with library collectives, signals stay on a rank",
                      where(q, t), post.rank);
       ++draft.posts[post.signal];
     }
@@ -229,7 +229,7 @@ class LibraryTranslation {
         if (heads[lane] < lanes_[lane].size()) {
           const LibraryStep& step = drafts_[lanes_[lane][heads[lane]]].step;
           throw Error(ErrorCode::invalid_input,
-                      fmt::format("{}: waits for posts of tasks that come behind it", where(step.queue, step.task)));
+                      fmt::format("{}: waits for posts of tasks that come after it", where(step.queue, step.task)));
         }
     }
     // The last steps first: what they waited for needs no wait of its own.
@@ -240,7 +240,7 @@ class LibraryTranslation {
     for (const std::size_t d : last) await(d, main_, seen[main_], program_.ends);
   }
 
-  // Stream 0 is that of the first lane with products, which need no event where nothing else runs beside them.
+  // Stream 0 is that of the first lane with products, which need no event where nothing else runs concurrently.
   void number_streams() {
     for (std::size_t lane = 0; lane < lanes_.size(); ++lane)
       if (std::any_of(lanes_[lane].begin(), lanes_[lane].end(),

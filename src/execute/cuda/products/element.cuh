@@ -12,7 +12,7 @@ __device__ __forceinline__ std::byte* first_of(const RegionEntry& r, void* out, 
   return reinterpret_cast<std::byte*>(address);
 }
 
-/// A tile's s-th store; `others`: those behind the first.
+/// A tile's s-th store; `others`: those after the first.
 __device__ __forceinline__ const RegionEntry& store_of(const TaskEntry& task, const RegionEntry* others,
                                                        std::uint32_t s) {
   return s == 0 ? task.store : others[s - 1];
@@ -28,7 +28,7 @@ __device__ __forceinline__ uint4 load_shared(std::uint32_t address) {
   return v;
 }
 
-/// What came from a peer is read past the first-level cache.
+/// What came from a peer is read past the L1.
 __device__ __forceinline__ float load_element(Type type, const std::byte* address) {
   if (type == Type::fp32) return __ldcg(reinterpret_cast<const float*>(address));
   const unsigned short bits = __ldcg(reinterpret_cast<const unsigned short*>(address));
@@ -66,7 +66,7 @@ __device__ __forceinline__ void add_eight(Type type, const uint4& bits, float* s
   }
 }
 
-/// The same of four elements in fp32.
+/// Adds four elements in fp32.
 __device__ __forceinline__ void add_four(const uint4& bits, float* sum) {
   sum[0] += __uint_as_float(bits.x);
   sum[1] += __uint_as_float(bits.y);

@@ -93,7 +93,7 @@ struct Fragment {
       }
   }
 
-  /// The same where rows do not lie on 16 bytes, or hold fp32.
+  /// Stores a tile whose rows do not lie on 16 bytes, or hold fp32.
   __device__ __forceinline__ static void store_elements(const float (&acc)[Registers], const RegionEntry& r,
                                                         std::byte* first, std::uint32_t thread) {
     const std::uint32_t quad = thread % 4, row0 = Places::row(thread), col0 = Places::col(thread) - r.col;
@@ -149,8 +149,8 @@ struct Fragment {
     }
   }
 
-  /// The same for any number and type of slots, from where they were left. What the chunk takes of a slot is all in
-  /// flight at once; more would not fit the registers beside it.
+  /// Adds any number and type of slots, from where they were left. What the chunk takes of a slot is all in flight at
+  /// once; more would not fit the registers.
   __device__ __forceinline__ static void add_any(float (&acc)[Registers], const TaskEntry& task,
                                                  const RegionEntry* adds, std::uint32_t copy, std::uint32_t thread) {
     constexpr int chunk = units < 4 ? units : units <= 8 ? 4 : 2;

@@ -16,7 +16,7 @@ namespace imbrex::cuda {
 
 using TensorMaps = KeptMaps<CUtensorMap>;
 
-/// A compiled variant. Blocks all run at once, one to a multiprocessor: waiting blocks never keep others from starting.
+/// A compiled variant. Blocks all run at once, one to an SM: waiting blocks never keep others from starting.
 struct GemmKernel : KernelVariant {
   /// Clusters that run at once on the current device; 0: this kernel does not run here.
   int (*workers)();

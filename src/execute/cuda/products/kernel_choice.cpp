@@ -12,8 +12,8 @@
 namespace imbrex::cuda {
 namespace {
 
-// Cycles that a variant's blocks take over the plan: whole waves of tiles, partners counted as tiles, as measured on an
-// H200 (docs/gpu-results.md).
+// Cycles that a variant's blocks take over the plan: whole waves of tiles, idle peer CTAs counted as tiles, as measured
+// on an H200 (docs/performance.md).
 double cost(const KernelVariant& kernel, const RankTable& table, int workers, std::int64_t depth) {
   const TileShape& shape = kernel.shape;
   const double entries = static_cast<double>(table.tiles + table.partners),
@@ -21,8 +21,8 @@ double cost(const KernelVariant& kernel, const RankTable& table, int workers, st
   const double waves = std::max(1.0, std::ceil(entries / at_once));
   if (shape.sharing == Sharing::k) depth /= shape.cluster;
   const auto size = static_cast<double>(shape.m * shape.n);
-  // Up to 128 columns, shared memory feeds the tensor cores a little too slowly. Without a partner to share B with, a
-  // small block waits for the second-level cache.
+  // Up to 128 columns, shared memory feeds the tensor cores a little too slowly. Without a peer CTA to share B with, a
+  // small block waits for L2.
   const double slice = size / (128 * 128) * (shape.n > 128 ? 515 : 575), rate = shape.cluster > 1 ? 1.0
                                                                                 : shape.n < 256   ? 0.82
                                                                                                   : 0.98;
@@ -41,7 +41,7 @@ bool asked_for(const KernelVariant& k, int generation, const CudaOptions& option
   return k.name.find(options.kernel) != std::string_view::npos;
 }
 
-// Ranks that share a GPU must all run at once, and beside them the driver's own kernels, some of its copies among
+// Ranks that share a GPU must all run at once, and so must the driver's own kernels, some of its copies among
 // these.
 int workers_of_rank(const KernelVariant& kernel, int all, int ranks_per_gpu, int kept_free) {
   if (all > 0) all = std::max(all - kept_free / kernel.shape.cluster, 1);

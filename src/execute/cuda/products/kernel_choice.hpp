@@ -21,7 +21,7 @@ struct Kernels {
   std::function<int(const KernelVariant&)> workers;
 };
 
-/// Whether the options let a GPU of that generation run the kernel: ask nobody for the workers of others.
+/// Whether the options let a GPU of that generation run the kernel; the workers of other kernels are not counted.
 bool asked_for(const KernelVariant& kernel, int generation, const CudaOptions& options);
 
 /// Clusters of one rank, of `all` that run at once, where so many ranks share the GPU and its plan keeps `kept_free`

@@ -6,7 +6,7 @@
 
 namespace imbrex::cuda {
 
-/// Writes down a task's times, where they are wanted; by one of the threads that do the part.
+/// Writes down a task's times, for timelines; by one of the threads that do the part.
 struct TaskClock {
   TaskTimes* times;
 

@@ -41,7 +41,7 @@ class Pairs {
   RankTable& table_;
   const TileShape& shape_;
   bool ignored_ = false;
-  std::array<Place, window> places_;  // of the last tasks: any of them may get a mate
+  std::array<Place, window> places_;  // places of the last tasks: any of them may get a mate
   std::size_t end_ = 0;               // tasks that have come
   TaskEntry* first_ = nullptr;        // of the task that is being written
 };

@@ -2,10 +2,10 @@
 // before. Kernels keep the account, so that a captured graph replays right whatever ran since. Compiles as CUDA and as
 // C++.
 //
-// Protocol. Epoch e, whatever its plan, uses half e % 2 of the counters. Beside them, in this rank's own memory, lie as
+// Protocol. Epoch e, whatever its plan, uses half e % 2 of the counters. This rank's own memory holds as
 // many bases: a wait of epoch e for `count` posts is met by base + count. What epoch e brought, the kernel of epoch
-// e + 1 adds to the bases of half e % 2, which nobody reads meanwhile: its own waits ask the other half, and the kernel
-// of epoch e + 2 begins when it has ended. It knows from `last` which plan epoch e ran.
+// e + 1 adds to the bases of half e % 2, which no kernel reads meanwhile: its own waits ask the other half, and the
+// kernel of epoch e + 2 begins when it has ended. It knows from `last` which plan epoch e ran.
 #pragma once
 
 #include <cstddef>
@@ -44,7 +44,7 @@ IMBREX_DEVICE std::uint32_t base_of(const PlanTurns& t, std::uint32_t half, std:
 /// By each of the `readers` of an epoch, numbered from 0, before it takes part in advancing it.
 IMBREX_DEVICE void settle_last_epoch(const PlanTurns& t, std::uint64_t epoch, std::uint32_t reader,
                                      std::uint32_t readers) {
-  // Words of an earlier kernel's, which may have come since this multiprocessor last read them.
+  // Words of an earlier kernel's, which may have come since this SM last read them.
   const volatile EpochPosts& last = t.last[(epoch + 1) & 1];
   const std::uint32_t signals = last.signals;
   const std::uint32_t* posts = last.posts;

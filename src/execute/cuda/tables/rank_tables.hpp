@@ -19,7 +19,7 @@ class RankTables {
   /// translate.
   const RankTable& of(const TileShape& shape) { return find(shape); }
 
-  /// The same, to keep. All others are gone then.
+  /// Takes the table of that shape, to keep. All others are gone then.
   RankTable take(const TileShape& shape);
 
  private:

@@ -79,7 +79,7 @@ struct alignas(128) TaskEntry {
   TaskKind kind;
   std::uint8_t a_source;                ///< 0: the caller's A; 1: the gathered workspace
   std::uint16_t queue;                  ///< index in the plan, for messages
-  std::uint32_t task;                   ///< index in that queue, likewise
+  std::uint32_t task;                   ///< index in that queue, for messages
   std::uint32_t a_row, b_col;           ///< first row of A, first column of B
   std::uint32_t rows, cols;             ///< of the tile; the rest of the block is neither stored nor added
   std::uint32_t k_begin, k_end;         ///< the stretch of K that the tile sums over, of whole k_units or up to K's end
@@ -89,11 +89,11 @@ struct alignas(128) TaskEntry {
   std::uint16_t own;  ///< position of the product among the adds
   std::uint16_t post_count;
   std::uint32_t slot_stages;  ///< stages of the main loop that bring slots; the same for both tiles of a pair
-  std::uint8_t bias;          ///< tiles: 1: behind the slots, the bias of the tile's columns is added
+  std::uint8_t bias;          ///< tiles: 1: after the slots, the bias of the tile's columns is added
   std::uint8_t wide_stores;   ///< tiles: 1: stores all go to 16-bit rows, of whole 16 bytes if the caller's output does
   std::uint16_t a_scale;      ///< tiles of problems with scales a tensor: which of the source's is A's
   RegionEntry store;          ///< tiles: the first one, too, since most tiles have no other
-  PostEntry post;             ///< likewise
+  PostEntry post;             ///< the first one
   std::uint32_t output;       ///< the one that its regions lie in; of a tile the product's number, its B's, too
   std::uint32_t unused;
 };
@@ -110,7 +110,7 @@ struct SlotStages {
 /// The stages of a tile of `tile_units` units that adds slots of 16-bit elements, where a stage has `planes` planes;
 /// none: the kernel's stages bring no slots.
 constexpr SlotStages slot_stages(std::uint32_t tile_units, std::uint32_t planes, std::uint32_t slots) {
-  // Those of 2 and 4 ranks: the sums that the kernels unroll. With 7 slots at once the accumulators would not fit the
+  // Slots of 2 and 4 ranks: the sums that the kernels unroll. With 7 slots at once the accumulators would not fit the
   // registers.
   if (planes == 0 || (slots != 1 && slots != 3)) return {0, 0};
   const std::uint32_t fit = planes / slots, units = fit < tile_units ? fit : tile_units;
@@ -126,7 +126,7 @@ inline constexpr int max_compute_queues = 4;
 
 /// Behind each rank's device::State: what copy engines take part in. Zero at first, but for `turns`.
 struct alignas(64) CopyState {
-  std::uint32_t turns[2];  ///< by epoch % 2: epoch / copies + 1, the flag that a copy engine copies behind its data
+  std::uint32_t turns[2];  ///< by epoch % 2: epoch / copies + 1, the flag that a copy engine copies after its data
   std::uint32_t arrivals;  ///< epochs that ranks skipped, one addition of each rank for each; see epoch.hpp
   std::uint32_t rounds;    ///< that this rank skipped
   std::uint32_t unused[12];
@@ -138,17 +138,17 @@ IMBREX_DEVICE CopyState& copies_of(device::State& state) { return *reinterpret_c
 /// device::Fault::kind, and what its places are.
 enum class FaultKind : std::uint32_t {
   task,     ///< queue, task, signal: expected so many posts of the epoch
-  skip,     ///< a round over all ranks behind a captured epoch: expected so many ranks
-  arrival,  ///< queue, task: expected so many blocks of the kernel beside it to have begun
+  skip,     ///< a round over all ranks after a captured epoch: expected so many ranks
+  arrival,  ///< queue, task: expected so many blocks of the concurrent kernel to have begun
 };
 
 /// When the parts of a task began and ended, in nanoseconds of the GPU's global timer; 0: there was no such part. Kept
-/// where a timeline is wanted.
+/// for timelines.
 struct alignas(64) TaskTimes {
   std::uint64_t begin, multiplied, end;  ///< taken up, by the threads that do it; a tile's product; done
   std::uint64_t load_wait, load_met;     ///< for what must be there before it begins, or before A is loaded
   std::uint64_t add_wait, add_met;       ///< for what a tile adds to its product
-  std::uint32_t sm, group;               ///< multiprocessor; in ping-pong, which of the groups
+  std::uint32_t sm, group;               ///< SM; in ping-pong, which of the groups
 };
 static_assert(sizeof(TaskTimes) == 64);
 
@@ -157,7 +157,7 @@ struct TableView {
   const WaitEntry* waits;
   const RegionEntry* regions;
   const PostEntry* posts;
-  TaskTimes* times;  ///< by task; null: nobody wants them
+  TaskTimes* times;  ///< by task; null: no timeline
   QueueSpan queues[max_compute_queues];
   std::uint32_t queue_count;
 };
@@ -177,7 +177,7 @@ struct GemmArgs {
   Protocol protocol;
   const void* a[2][2];  ///< by source and copy, row-major; the same pointer twice where there is one copy
   std::int64_t a_rows[2];
-  const void* b[most_products];  ///< null behind the last one
+  const void* b[most_products];  ///< null after the last one
   void* out[most_outputs];
   const void* bias[most_outputs];    ///< null where there is none
   std::int64_t n[most_products], k;  ///< columns of each B; columns of A
@@ -190,7 +190,8 @@ struct GemmArgs {
   const float* b_scale;        ///< of the only B
 };
 
-/// The scale of the tile's first row, and of its first column. Those of others lie behind them, where they have any.
+/// The scale of the tile's first row, and of its first column. Scales of other rows and columns follow, where they have
+/// any.
 struct TileScales {
   const float *a, *b;
 };

@@ -15,7 +15,7 @@ class TableSurvey {
   TableSurvey(const Plan& frame, int rank);
   void add(const plan::TaskPlace& place, const Task& task);
 
-  /// Entries of the tables, without partners.
+  /// Entries of the tables, without idle mates.
   struct Sizes {
     std::size_t tasks = 0, waits = 0, regions = 0, posts = 0;
   };
@@ -34,7 +34,7 @@ class TableSurvey {
   /// SMs that the rank's library queues keep free.
   int kept_free() const;
 
-  /// What keeps the tensor-memory unit from loading the problem's operands, or tiles of them; empty if nothing does.
+  /// What keeps the TMA from loading the problem's operands, or tiles of them; empty if nothing does.
   std::string refusal_of_tma() const;
 
  private:

@@ -41,7 +41,7 @@ class Translation {
     table_.waits.clear();
     table_.regions.clear();
     table_.posts.clear();
-    // Tables that grow are copied again and again. Every task with a partner of its own would be twice as many.
+    // Tables that grow are copied again and again. A table in which every task has an idle mate is twice as long.
     const TableSurvey::Sizes& sizes = survey.sizes();
     if (table_.tasks.capacity() < sizes.tasks) table_.tasks.reserve(sizes.tasks * index(shape.cluster));
     table_.waits.reserve(shape.sharing == Sharing::k ? 2 * sizes.waits : sizes.waits);
@@ -57,7 +57,7 @@ class Translation {
     switch (queue.engine) {
       case Engine::compute: add_compute(queue.workers); break;
       case Engine::copy: add_copy(); break;
-      case Engine::library: break;  // lanes beside the kernel run them (lanes/lane_plan.hpp)
+      case Engine::library: break;  // concurrent lanes run them (lanes/lane_plan.hpp)
     }
   }
 
@@ -338,8 +338,8 @@ class Translation {
   }
 
   // NOTE: a flag is copied, not added, so it needs a counter of its own. Copies that wait for tiles, and flags shared
-  // by several posts, need kernels beside the persistent one, whose residency nothing guarantees.
-  // Local copies run before the kernel, on its stream, the others beside it.
+  // by several posts, need kernels concurrent with the persistent one, whose residency nothing guarantees.
+  // Local copies run before the kernel, on its stream, the others concurrently.
   void add_copy() {
     const Task& task = *task_;
     const auto& transfer = std::get<Transfer>(task.work);
@@ -359,10 +359,11 @@ class Translation {
                   .queue = place_->queue,
                   .task = place_->index};
     IMBREX_EXPECTS(step.to.base == Base::heap, "{}: the CUDA executor's copy engines write workspaces only", where());
-    IMBREX_EXPECTS(step.local ? !some_remote : !some_local || !layout_.in_heap(transfer.from.buffer),
-                   "{}: the CUDA executor runs a queue's copies within the rank before it and beside those to peers, "
-                   "so they come first in the queue, and peers get what the caller gave",
-                   where());
+    IMBREX_EXPECTS(
+        step.local ? !some_remote : !some_local || !layout_.in_heap(transfer.from.buffer),
+        "{}: the CUDA executor runs a queue's copies within the rank before it and concurrently with those to peers, "
+        "so they come first in the queue, and peers get what the caller gave",
+        where());
     (step.local ? some_local : some_remote) = true;
     if (step.flag) {
       const Post& post = task.posts.front();

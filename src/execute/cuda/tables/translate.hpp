@@ -55,11 +55,11 @@ class TableMemory {
 struct RankTable : TableEntries {
   std::vector<QueueSpan> queues;  ///< first_worker and workers hold what the plan reserves; place_workers sets them
   std::vector<CopyStep> copies;
-  int gathered = -1;             ///< buffer behind A's second source; -1: none
-  int gathered_scales = -1;      ///< and behind that of its scales
+  int gathered = -1;             ///< buffer after A's second source; -1: none
+  int gathered_scales = -1;      ///< and the one after its scales
   std::size_t tiles = 0;         ///< tile tasks
   bool stores_to_peers = false;  ///< some tile's
-  std::size_t partners = 0;      ///< tiles that had to run with a partner that stores nothing
+  std::size_t partners = 0;      ///< tiles that run next to an idle CTA
 };
 
 /// Translates `rank`'s part. `heap` and `offset` say where the layout's memory lies. Throws Error(invalid_input) naming
@@ -77,8 +77,8 @@ std::uint32_t slot_stages_of(const TileShape& shape, std::uint32_t slots);
 void place_workers(std::vector<QueueSpan>& queues, std::uint32_t total);
 
 /// Whether every slot of the plan holds a whole tile of the kernel, and no buffer has another type than the problem's,
-/// its results' and fp32, which the Hopper kernels do not know; where blocks share K, also whether tiles have all of
-/// it.
+/// its results' and fp32, which the Hopper kernels do not know; with split-K within a cluster, also whether tiles have
+/// all of it.
 bool fits(const Plan& plan, const TableSurvey& survey, const TileShape& shape);
 
 }  // namespace imbrex::cuda

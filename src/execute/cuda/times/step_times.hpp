@@ -31,8 +31,8 @@ class StepTimes {
   std::vector<Stretch> read() const;
 
  private:
-  std::vector<cudaEvent_t> events_;  // of the epoch's begin, then each step's begin and end
-  RawMemory stamp_;                  // of the GPU's clock, where the epoch begins
+  std::vector<cudaEvent_t> events_;  // the epoch's begin, then each step's begin and end
+  RawMemory stamp_;                  // the GPU's clock where the epoch begins
   double to_host_;
 };
 

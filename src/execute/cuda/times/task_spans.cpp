@@ -14,7 +14,7 @@ class Spans {
 
   void add(const TaskEntry& task, const TaskTimes& t) {
     const std::string name = label(plan_.ranks[static_cast<std::size_t>(rank_)].queues[task.queue].tasks[task.task]);
-    // Groups take turns to multiply, but one may store, or serve another task, beside the other.
+    // Groups take turns to multiply, but one may store, or serve another task, meanwhile.
     const std::string loads = fmt::format("loads {}", t.sm), stores = fmt::format("stores {} group {}", t.sm, t.group);
     if (task.kind == TaskKind::tile) {
       wait(loads, name, t.load_wait, t.load_met);

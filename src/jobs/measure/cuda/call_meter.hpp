@@ -22,7 +22,7 @@ using Stream = std::unique_ptr<CUstream_st, StreamEnd>;
 /// Does not wait for the default stream.
 Stream make_stream();
 
-/// Calls replayed from graphs, in turn, behind small all-reduces that bring the ranks together and give the host time
+/// Calls replayed from graphs, in turn, after small all-reduces that bring the ranks together and give the host time
 /// to queue what is timed. The slowest rank counts, and medians.
 class CallMeter {
  public:

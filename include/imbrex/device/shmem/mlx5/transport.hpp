@@ -1,5 +1,5 @@
 // The transport to PEs on other hosts by an mlx5 NIC: kernels fill work requests that the CPU prepared, ring the
-// doorbell and poll completions. No CPU waits in between. docs/shmem-nic.md explains.
+// doorbell and poll completions. No CPU waits in between. docs/dev/shmem-nic.md explains.
 //
 // A context has a queue to each PE for each kind of request, so that slots stay as they were prepared. A put and its
 // signal go by one queue, whose slots are for one and for the other in turn: the NIC keeps their order, and nobody

@@ -1,6 +1,6 @@
 // The GEMM for GPUs of other generations than Hopper: the same table and protocol, products by the tensor cores
 // (mma.sync), operands by asynchronous copies of 16 bytes into swizzled stages of shared memory. CUTLASS supplies the
-// main loop. Two blocks to a multiprocessor, each a worker: one multiplies while the other stores, or waits.
+// main loop. Two blocks to an SM, each a worker: one multiplies while the other stores, or waits.
 // Compiled for compute capability 8.0, and to PTX, which the driver translates for later GPUs, Hopper among them.
 #include <cutlass/cutlass.h>
 #include <cutlass/gemm/collective/collective_mma.hpp>
@@ -249,7 +249,7 @@ struct Sm80Gemm {
           reduce(task, args.table.regions, args.bias[task.output], args.out[task.output], epoch.copy, threadIdx.x,
                  threads);
       }
-      __syncthreads();  // all have stored, and nobody reads the stages any more
+      __syncthreads();  // all have stored, and no thread reads the stages any more
       if (threadIdx.x == 0) {
         walk.clock().done();
         if (!epoch.late() && task.post_count > 0) post_all(args.protocol, epoch, posts_of(task, args.table.posts));
@@ -264,8 +264,8 @@ __global__ void __launch_bounds__(threads, blocks_per_sm) sm80_gemm(const __grid
   Sm80Gemm<Narrow, BLayout>::run(args, memory);
 }
 
-// As many blocks as run at once: where shared memory is short, one to a multiprocessor. They wait for each other, so
-// the driver must not give the first-level cache what the second one needs.
+// As many blocks as run at once: where shared memory is short, one to an SM. They wait for each other, so
+// the driver must not give L1 what the second one needs.
 template <Type Narrow, Layout BLayout>
 int workers() {
   constexpr int shared = Sm80Gemm<Narrow, BLayout>::shared_bytes;

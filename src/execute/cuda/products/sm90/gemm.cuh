@@ -1,8 +1,8 @@
 // One persistent, warp-specialised GEMM for Hopper that reads what to do from a table: two producer warps wait for
 // flags and load operands, two consumer warpgroups multiply, add what peers sent and store to where the table says, and
-// poster warps tell whom the table names. The blocks of a cluster share columns of B, or the K of every tile.
-// CUTLASS supplies the main loop; the kernel layer is ours (its schedules follow those of CUTLASS' ping-pong and
-// cooperative kernels).
+// signalling warps post to the signals that the table names. The blocks of a cluster share columns of B, or the K of
+// every tile. CUTLASS supplies the main loop; the kernel layer is ours (its schedules follow those of CUTLASS'
+// ping-pong and cooperative kernels).
 #pragma once
 
 #include <cutlass/arch/reg_reconfig.h>
@@ -51,7 +51,7 @@ struct Sm90Gemm {
   using Tile = typename Config::Tile;
   using Rows = typename Config::Rows;
 
-  /// Threads: the producer of A, the warps that multiply, and the posters.
+  /// Threads: the producer of A, the warps that multiply, and the signalling warps.
   static constexpr int readers = 1 + 32 * (Config::consumer_warps + 2);
   using Ring = TaskRing<readers>;
   using Reader = TaskReader<Config::cluster, readers>;
@@ -61,7 +61,7 @@ struct Sm90Gemm {
   struct Params {
     typename Mainloop::Params mainloop;
     cute::TmaDescriptor a[2][2];           ///< by source and copy
-    cute::TmaDescriptor b[most_products];  ///< behind the last one, the first one's again
+    cute::TmaDescriptor b[most_products];  ///< after the last one, the first one's again
     GemmArgs args;
     std::uint32_t workers;
   };
@@ -81,13 +81,13 @@ struct Sm90Gemm {
 
   using Slots = Sm90Slots<Config, Pipeline, SharedStorage>;
   using Promoted = cute::conditional_t<fp8, Sm90Promoted<Config, Mainloop>, NoPromotion>;
-  using Freer = cute::conditional_t<fp8, StageFreer<Pipeline, Config::cluster>, PipelineFreer<Pipeline>>;
+  using Release = cute::conditional_t<fp8, StageRelease<Pipeline, Config::cluster>, PipelineRelease<Pipeline>>;
 
   __device__ __forceinline__ static bool multiplies(TaskKind kind) {
     return kind == TaskKind::tile || kind == TaskKind::partner;
   }
 
-  /// None of the blocks that share K brings slots: beside the other block's sums, the registers would not hold theirs.
+  /// Blocks that split K within a cluster prefetch no slots: with the other block's sums, registers would not suffice.
   __device__ __forceinline__ static std::uint32_t slot_stages_of(const TaskEntry& task) {
     return shares_k ? 0 : task.slot_stages;
   }
@@ -129,7 +129,7 @@ struct Sm90Gemm {
     const int n = static_cast<int>(params.args.n[task.output]), k = static_cast<int>(params.args.k);
     const int row = static_cast<int>(task.a_row), col = static_cast<int>(task.b_col);
     const int k_begin = static_cast<int>(task.k_begin);
-    // Rows beyond any source are the descriptor's business.
+    // The descriptor masks rows beyond any source.
     Tensor mA = params.mainloop.tma_load_a.get_tma_tensor(make_shape(Int<Config::tile_m>{}, k, 1));
     Tensor mB = params.mainloop.tma_load_b.get_tma_tensor(make_shape(n, k, 1));
     Tensor gA = local_tile(domain_offset(make_coord(row, k_begin, 0), mA), TileShapeMNK{}, make_coord(0, _, _),
@@ -151,11 +151,11 @@ struct Sm90Gemm {
     Tensor tBsB = params.mainloop.tma_load_b.get_slice(part_of_b(block_in_cluster)).partition_D(sB);
     constexpr std::uint16_t everyone = (1u << cute::size(Multicast{})) - 1;
     // NOTE: tables are older than the stream's previous kernel, so the first task comes while that ends.
-    TaskBringer<Config::cluster, readers> bringer(shared.ring, params.args.table, block_in_cluster);
-    bringer.bring();
+    TaskPrefetcher<Config::cluster, readers> prefetcher(shared.ring, params.args.table, block_in_cluster);
+    prefetcher.fetch();
     device::wait_for_stream();
     for (Reader tasks(shared.ring, params.args.table, block_in_cluster); tasks.valid(); tasks.next()) {
-      bringer.bring();
+      prefetcher.fetch();
       const TaskEntry& task = tasks.await();
       if (!multiplies(task.kind)) continue;
       Tensor tBgB = get<1>(slices(params, task, block_in_cluster));
@@ -185,7 +185,7 @@ struct Sm90Gemm {
       TaskEntry& task = tasks.await();
       if (!multiplies(task.kind)) continue;
       Tensor tAgA = get<0>(slices(params, task, block_in_cluster));
-      // Rows of the caller's own A need no epoch, which takes a round to the second-level cache to get.
+      // Rows of the caller's own A need no epoch, which takes a round trip to L2 to get.
       if (!knows_epoch && (task.load_waits > 0 || task.a_source != 0 || slot_stages_of(task) > 0)) {
         epoch = this_epoch(args, shared);
         knows_epoch = true;
@@ -222,7 +222,7 @@ struct Sm90Gemm {
   template <typename Accumulators>
   __device__ __forceinline__ static void finish(const GemmArgs& args, const Epoch& epoch, TaskEntry& task,
                                                 const Reader& tasks, Accumulators& acc, SharedStorage& shared,
-                                                std::uint32_t thread, int group, int poster, std::uint32_t time) {
+                                                std::uint32_t thread, int group, int signaller, std::uint32_t time) {
     // NOTE: found anew for each stamp, the clock takes no registers in between, of which e4m3 has none to spare.
     const RegionEntry* regions = args.table.regions + task.regions;
     if (thread == 0) device::pause_for_tests(args.protocol, epoch.number, task.task);
@@ -257,40 +257,41 @@ struct Sm90Gemm {
         Tile::store(acc, to, first_of(to, out, epoch.copy), thread, pace);
       }
     if (thread == 0) tasks.clock().stamp(&TaskTimes::end);
-    hand_to_poster(task, poster);
+    hand_to_signaller(task, signaller);
   }
 
-  /// The group goes on to its next task while the poster's fence waits for the stores to arrive.
-  __device__ __forceinline__ static void hand_to_poster(const TaskEntry& task, int poster) {
+  /// The group goes on to its next task while the signalling warp's fence waits for the stores to arrive.
+  __device__ __forceinline__ static void hand_to_signaller(const TaskEntry& task, int signaller) {
     if (task.post_count == 0) return;
-    poster_sync(free_barrier(poster));
-    poster_arrive(full_barrier(poster));
+    signaller_sync(free_barrier(signaller));
+    signaller_arrive(full_barrier(signaller));
   }
 
-  // Named barriers: 1 and 2 of the groups; then each poster's `full` (the task is stored) and `free` (it is posted).
-  __device__ __forceinline__ static int full_barrier(int poster) { return 3 + poster; }
-  __device__ __forceinline__ static int free_barrier(int poster) { return 5 + poster; }
-  __device__ __forceinline__ static void poster_sync(int barrier) {
+  // Named barriers: 1 and 2 of the groups; then each signalling warp's `full` (the task is stored) and `free` (it is
+  // posted).
+  __device__ __forceinline__ static int full_barrier(int signaller) { return 3 + signaller; }
+  __device__ __forceinline__ static int free_barrier(int signaller) { return 5 + signaller; }
+  __device__ __forceinline__ static void signaller_sync(int barrier) {
     asm volatile("bar.sync %0, %1;" ::"r"(barrier), "n"(group_threads + 32) : "memory");
   }
-  __device__ __forceinline__ static void poster_arrive(int barrier) {
+  __device__ __forceinline__ static void signaller_arrive(int barrier) {
     asm volatile("bar.arrive %0, %1;" ::"r"(barrier), "n"(group_threads + 32) : "memory");
   }
 
   /// Two warps, for the block's tasks in turn: wait until one is stored, fence, post. A fence for stores to a peer
   /// takes up to some ten microseconds, in which the group would multiply nothing.
-  __device__ __forceinline__ static void post(const Params& params, SharedStorage& shared, int poster,
+  __device__ __forceinline__ static void post(const Params& params, SharedStorage& shared, int signaller,
                                               std::uint32_t block_in_cluster) {
     const GemmArgs& args = params.args;
     const Epoch epoch = this_epoch(args, shared);
     for (Reader tasks(shared.ring, args.table, block_in_cluster); tasks.valid(); tasks.next()) {
       const TaskEntry& task = tasks.await();
-      const bool mine = tasks.turn() % 2 == static_cast<std::uint32_t>(poster) && task.kind == TaskKind::tile;
+      const bool mine = tasks.turn() % 2 == static_cast<std::uint32_t>(signaller) && task.kind == TaskKind::tile;
       const Posts posts = posts_of(task, args.table.posts);
       tasks.free();
       if (!mine || posts.count == 0) continue;
-      poster_arrive(free_barrier(poster));
-      poster_sync(full_barrier(poster));
+      signaller_arrive(free_barrier(signaller));
+      signaller_sync(full_barrier(signaller));
       if (threadIdx.x % 32 == 0) post_all(args.protocol, epoch, posts);
       __syncwarp();
     }
@@ -338,18 +339,18 @@ struct Sm90Gemm {
     const std::uint32_t thread = Config::pingpong ? threadIdx.x % 128 : threadIdx.x - 128;
     if constexpr (shares_k)
       if (block_in_cluster == 0 && threadIdx.x == 128) Sums::begin(shared.sums);
-    const Freer freer(pipeline, shared);
+    const Release release(pipeline, shared);
     std::uint32_t next_tile = 0;
     Mainloop mainloop;
     TiledMma tiled_mma;
     State state;
     for (Reader tasks(shared.ring, args.table, block_in_cluster); tasks.valid(); tasks.free(), tasks.next()) {
       TaskEntry& task = tasks.await();
-      const int poster = static_cast<int>(tasks.turn() % 2);  // in ping-pong, the group too
+      const int signaller = static_cast<int>(tasks.turn() % 2);  // in ping-pong, the group too
       const int k_tiles = slices_of(task, tile_k);
       const std::uint32_t tile = next_tile;  // its number among the block's
       if (multiplies(task.kind)) ++next_tile;
-      if (Config::pingpong && poster != warpgroup) {
+      if (Config::pingpong && signaller != warpgroup) {
         if (multiplies(task.kind)) state.advance(k_tiles + slot_stages_of(task));
         continue;
       }
@@ -367,7 +368,7 @@ struct Sm90Gemm {
       [[maybe_unused]] Promoted promoted;
       if constexpr (fp8) {
         clear(accumulators);
-        promoted.multiply(shared, state, freer, acc, k_tiles, thread);
+        promoted.multiply(shared, state, release, acc, k_tiles, thread);
       } else {
         mainloop.mma(pipeline, state, accumulators, k_tiles, static_cast<int>(thread), shared.tensors, params.mainloop);
       }
@@ -380,7 +381,7 @@ struct Sm90Gemm {
         order.arrive();
       }
       if constexpr (fp8)
-        promoted.end(slots, freer, acc);
+        promoted.end(slots, release, acc);
       else
         mainloop.mma_tail(pipeline, state, k_tiles);
       if (thread == 0) tasks.clock().stamp(&TaskTimes::multiplied);
@@ -397,9 +398,9 @@ struct Sm90Gemm {
         if (args.b_scale != nullptr && task.kind == TaskKind::tile)
           Tile::scale(acc, scales_of(args, task, epoch.copy), args.row_scales != 0, task.rows,
                       static_cast<std::uint32_t>(args.n[0]) - task.b_col, thread);
-      if (slot_stages_of(task) > 0) Slots::add(task, shared, pipeline, state, freer, acc, thread, group);
+      if (slot_stages_of(task) > 0) Slots::add(task, shared, pipeline, state, release, acc, thread, group);
       if (task.kind == TaskKind::tile) {
-        finish(args, epoch, task, tasks, acc, shared, thread, group, poster, time);
+        finish(args, epoch, task, tasks, acc, shared, thread, group, signaller, time);
       }
     }
     if constexpr (shares_k) Sums::end();

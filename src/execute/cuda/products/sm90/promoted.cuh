@@ -1,5 +1,5 @@
-// The main loop of e4m3 in the GEMM for Hopper. The matrix instructions keep 14 bits of what they sum, so what they
-// have summed over a slice of K (128) is added to fp32 registers of the thread's own. Where a warpgroup adds before it
+// The main loop of e4m3 in the GEMM for Hopper. WGMMA keeps 14 bits of what it sums, so what it
+// has summed over a slice of K (128) is added to fp32 registers of the thread's own. Where a warpgroup adds before it
 // issues the next slice's instructions, as CUTLASS' main loop does, the tensor cores wait for it: two warpgroups that
 // share them end their slices together, and add together. Here the next slice's instructions are always under way by
 // then, with sums in registers of their own, which makes three for each element.
@@ -19,12 +19,12 @@ template <typename Config, typename Mainloop>
 class Sm90Promoted {
  public:
   using State = typename Mainloop::PipelineState;
-  using Freer = StageFreer<typename Mainloop::MainloopPipeline, Config::cluster>;
+  using Release = StageRelease<typename Mainloop::MainloopPipeline, Config::cluster>;
 
   /// Multiplies all slices, of which there is one at least, and adds all but the last, whose instructions may still
-  /// run: `end` does. `state`: from the first slice's to behind the last.
+  /// run: `end` does. `state`: from the first slice's to after the last.
   template <typename Shared>
-  __device__ __forceinline__ void multiply(Shared& shared, State& state, const Freer& freer,
+  __device__ __forceinline__ void multiply(Shared& shared, State& state, const Release& release,
                                            float (&acc)[Config::registers], int slices, std::uint32_t thread) {
     using namespace cute;
     const Tensor sA = make_tensor(make_smem_ptr(shared.tensors.smem_A.data()), typename Mainloop::SmemLayoutA{});
@@ -39,21 +39,21 @@ class Sm90Promoted {
       odd_ = false;
       if (--slices == 0) return;
       issue(shared, state, a, b, sums_[1]);
-      add<1>(freer, acc, sums_[0], before_last(state));
+      add<1>(release, acc, sums_[0], before_last(state));
       odd_ = true;
       if (--slices == 0) return;
       issue(shared, state, a, b, sums_[0]);
-      add<1>(freer, acc, sums_[1], before_last(state));
+      add<1>(release, acc, sums_[1], before_last(state));
     }
   }
 
   /// `state`: as `multiply` left it.
-  __device__ __forceinline__ void end(const State& state, const Freer& freer, float (&acc)[Config::registers]) {
+  __device__ __forceinline__ void end(const State& state, const Release& release, float (&acc)[Config::registers]) {
     const int stage = before(state.index());
     if (odd_)
-      add<0>(freer, acc, sums_[1], stage);
+      add<0>(release, acc, sums_[1], stage);
     else
-      add<0>(freer, acc, sums_[0], stage);
+      add<0>(release, acc, sums_[0], stage);
   }
 
  private:
@@ -89,10 +89,10 @@ class Sm90Promoted {
 
   /// A slice's sums, once no more than `InFlight` slices are under way, and frees its stage.
   template <int InFlight>
-  __device__ __forceinline__ static void add(const Freer& freer, float (&acc)[Config::registers],
+  __device__ __forceinline__ static void add(const Release& release, float (&acc)[Config::registers],
                                              float (&sums)[Config::registers], int stage) {
     cute::warpgroup_wait<InFlight>();
-    freer.free(stage);
+    release.free(stage);
 #pragma unroll
     for (int i = 0; i < Config::registers; ++i) {
       cute::warpgroup_fence_operand(sums[i]);

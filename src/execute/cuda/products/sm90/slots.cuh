@@ -20,24 +20,24 @@ __device__ __forceinline__ void await_stage(Shared& shared, const State& state) 
 
 /// What frees stages, by all threads that share a tile: CUTLASS' pipeline.
 template <typename Pipeline>
-struct PipelineFreer {
+struct PipelineRelease {
   Pipeline& pipeline;
 
   template <typename Shared>
-  __device__ __forceinline__ PipelineFreer(Pipeline& its, Shared&) : pipeline(its) {}
+  __device__ __forceinline__ PipelineRelease(Pipeline& its, Shared&) : pipeline(its) {}
   __device__ __forceinline__ void free(const typename Pipeline::PipelineState& state) const {
     pipeline.consumer_release(state);
   }
 };
 
-/// The same in one register instead of two: one thread of a warpgroup tells each block of the cluster; where a block
-/// loads alone, all threads tell it.
+/// Waits and releases in one register instead of two: one thread of a warpgroup tells each block of the cluster; where
+/// a block loads alone, all threads tell it.
 template <typename Pipeline, int Cluster>
-struct StageFreer {
+struct StageRelease {
   std::uint32_t first;  ///< the first stage's barrier in the block that this thread tells; 0: it tells none
 
   template <typename Shared>
-  __device__ __forceinline__ StageFreer(Pipeline&, Shared& shared)
+  __device__ __forceinline__ StageRelease(Pipeline&, Shared& shared)
       : first(cute::cast_smem_ptr_to_uint(&shared.pipeline.empty_barrier_[0])) {
     if constexpr (Cluster > 1) {
       const std::uint32_t block = threadIdx.x % 128;
@@ -136,10 +136,10 @@ struct Sm90Slots {
   }
 
   /// By the threads that share the tile.
-  template <typename Freer>
+  template <typename Release>
   __device__ __forceinline__ static void add(const TaskEntry& task, Shared& shared, Pipeline& pipeline, State& state,
-                                             const Freer& freer, float (&acc)[Config::registers], std::uint32_t thread,
-                                             int group) {
+                                             const Release& release, float (&acc)[Config::registers],
+                                             std::uint32_t thread, int group) {
     const auto enter = [&] {
       pipeline.consumer_wait(state);
       const std::uint32_t stage = state.index();
@@ -150,7 +150,7 @@ struct Sm90Slots {
     const auto leave = [&] {
       device::fence_shared_for_bulk();
       if constexpr (Config::cluster > 1) Config::group_sync(group);  // one thread releases for all of a warpgroup
-      freer.free(state);
+      release.free(state);
       ++state;
     };
     if (task.adds == 3)

@@ -10,7 +10,8 @@ namespace imbrex::cuda {
 /// Each warp has a stage of its own, for 16 rows of a chunk of the tile's columns. All is called by whole warps.
 // NOTE: bulk copies out of the stage, a row each, take long to issue: tiles of 128 x 256 gained 3 % of their cycles
 // instead of 8. Tiles of 128 x 128 gained 4 % instead of 2, as another one is multiplied meanwhile; but copies to a
-// peer hold up the loads of operands behind them: an all-to-all of 1024 x 4096 x 3584 a rank took 58 us instead of 51.
+// peer hold up the loads of operands queued after them: an all-to-all of 1024 x 4096 x 3584 a rank took 58 us instead
+// of 51.
 template <Type Narrow, typename Tile>
 struct StagedRows {
   static constexpr int chunk = Tile::columns > 128 ? Tile::columns / 2 : Tile::columns;
@@ -19,7 +20,7 @@ struct StagedRows {
   static_assert(chunk % 16 == 0 && Tile::columns % chunk == 0);
 
   /// Stores the tile to the first `stores` of the task's regions, whose rows are wide (TaskEntry::wide_stores).
-  /// `others`: behind the first. The pace counts 16 bytes a thread.
+  /// `others`: after the first. The pace counts 16 bytes a thread.
   template <int Registers>
   __device__ __forceinline__ static void store(const float (&acc)[Registers], const TaskEntry& task,
                                                const RegionEntry* others, std::uint32_t stores, void* out,

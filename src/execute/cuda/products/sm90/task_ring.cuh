@@ -1,4 +1,4 @@
-// A block's next tasks in shared memory, so that no role waits for the second-level cache between two tasks.
+// A block's next tasks in shared memory, so that no role waits for L2 between two tasks.
 #pragma once
 
 #include <cutlass/arch/barrier.h>
@@ -33,13 +33,13 @@ struct TaskRing {
 
 /// How the thread that brings them goes through a block's tasks.
 template <int Cluster, int Readers>
-class TaskBringer {
+class TaskPrefetcher {
  public:
-  __device__ __forceinline__ TaskBringer(TaskRing<Readers>& ring, const TableView& table,
-                                         std::uint32_t block_in_cluster)
+  __device__ __forceinline__ TaskPrefetcher(TaskRing<Readers>& ring, const TableView& table,
+                                            std::uint32_t block_in_cluster)
       : ring_(ring), walk_(table, block_in_cluster) {}
   /// The next one, if any.
-  __device__ __forceinline__ void bring() {
+  __device__ __forceinline__ void fetch() {
     if (!walk_.valid()) return;
     const std::uint32_t slot = turn_ % TaskRing<Readers>::slots;
     ring_.free[slot].wait(turn_ / TaskRing<Readers>::slots % 2 ^ 1);
@@ -76,7 +76,7 @@ class TaskReader {
     keep_order();
     return ring_.tasks[slot()];
   }
-  /// By a thread whose reads of it lie behind it. Each frees for itself, even if its whole warp reads: one that freed
+  /// By a thread that has finished its reads of it. Each frees for itself, even if its whole warp reads: one that freed
   /// for all would need a barrier of the warp before, which ptxas drops where the warp is converged anyway, and
   /// `racecheck` then sees no order between the other lanes' reads and the next task's arrival.
   __device__ __forceinline__ void free() {

@@ -1,0 +1,51 @@
+#include "choose/cost_model.hpp"
+
+#include <algorithm>
+#include <cmath>
+
+#include "machine/rates.hpp"
+
+namespace imbrex::choose {
+namespace {
+
+// Share of the memory's bandwidth that a worker draws, as a multiple of its share of the workers.
+constexpr double memory_share = 2;
+
+double workers_of(const Cut& cut) { return static_cast<double>(cut.tiles) * static_cast<double>(cut.parts); }
+
+}  // namespace
+
+double waves_of(const Cut& cut, double sms) { return std::ceil(workers_of(cut) / sms); }
+
+double product_seconds(const Problem& problem, const RankShapes& shapes, const Cut& cut, const Machine& machine,
+                       double sms) {
+  const TileRate& tile =
+      machine::nearest_tile(machine, static_cast<double>(cut.tile_m), static_cast<double>(cut.tile_n));
+  const auto size = static_cast<double>(size_of(problem.type));
+  const double depth = static_cast<double>(shapes.depth) / static_cast<double>(cut.parts),
+               rows = static_cast<double>(cut.tile_m), cols = static_cast<double>(cut.tile_n);
+  const auto rate = machine.sm_rate.find(problem.type);
+  const double flops = (rate != machine.sm_rate.end() ? rate->second : machine.sm_rate.begin()->second).value;
+  const double multiply = 2 * rows * cols * depth / (flops * tile.efficiency.value),
+               load = (rows + cols) * depth * size / machine.sm_memory_bandwidth.value;
+  const double begins = waves_of(cut, sms) * tile.prologue;
+  const double cool = waves_of(cut, sms) * std::max(multiply, load) + begins;
+  const double operands = (static_cast<double>(shapes.product.rows) * static_cast<double>(shapes.depth) +
+                           static_cast<double>(shapes.depth) * static_cast<double>(shapes.product.cols)) *
+                          size;
+  const double busy = std::min(workers_of(cut), sms) / machine.sms.value;
+  return std::max(cool / machine::mean_heat(machine, cool),
+                  operands / (machine.memory_bandwidth.value * std::min(1.0, memory_share * busy)) + begins);
+}
+
+Curve Machine::*curve_of(Operator op) {
+  switch (op) {
+    case Operator::all_gather_gemm: return &Machine::all_gather;
+    case Operator::gemm_reduce_scatter: return &Machine::reduce_scatter;
+    case Operator::gemm_all_reduce: return &Machine::all_reduce;
+    case Operator::gemm_all_to_all: break;
+  }
+  return &Machine::all_to_all;
+}
+
+}  // namespace imbrex::choose
