@@ -95,8 +95,8 @@ void JacobiOptions::add_run_to(CLI::App& command) {
   add_integer(command, "--residual-every", every_, 1, most, "Sweeps from one residual to the next (default 10)")
       ->group(own_group);
   add_named<jobs::JacobiWay>(command, "--way", way_, jobs::parse_jacobi_way,
-                             "How PEs exchange what borders on others: kernel_boundaries, graph (GPUs), overlapped or "
-                             "in_kernel (default)")
+                             "How PEs exchange what borders on others: kernel_boundaries, graph (GPUs), overlapped, "
+                             "in_kernel (default) or ring")
       ->group(own_group);
   add_named<jobs::JacobiTile>(command, "--tile", tile_, jobs::parse_jacobi_tile,
                               "in_kernel: what blocks do with their part: held in registers, streamed through memory, "

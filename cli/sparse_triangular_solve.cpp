@@ -141,7 +141,8 @@ void TriangularSolveRun::add_run_to(CLI::App& command) {
   add_integer(command, "--right-hand-sides", columns_, 1, 1024, "So many, from --seed (default 1)")->group(own_group);
   add_named<bool>(command, "--precision", single_, parse_single, "fp64 (default) or fp32")->group(own_group);
   add_named<Way>(command, "--solve-way", way_, parse_way,
-                 "in_kernel (default): ranks send packets from one kernel; kernel_boundaries: a kernel a level")
+                 "in_kernel (default): ranks send packets from one kernel; ring: the same, by rings that a thread of "
+                 "the host serves; kernel_boundaries: a kernel a level")
       ->group(own_group);
   add_named<std::optional<Sharing>>(command, "--sharing", sharing_, parse_sharing_or_auto,
                                     "How ranks share rows: contiguous, cyclic, or auto (default): by rows a level")

@@ -19,5 +19,14 @@ else()
   set(IMBREX_FMT fmt::fmt)
 endif()
 
+# Rings over several hosts. The library itself is found at run time: a binary starts where it is not installed.
+find_path(IMBREX_FABRIC_INCLUDE NAMES rdma/fi_atomic.h DOC "Folder that holds rdma/fabric.h (libfabric 1.14 or later)")
+set(IMBREX_HAVE_FABRIC OFF)
+if(IMBREX_FABRIC_INCLUDE)
+  set(IMBREX_HAVE_FABRIC ON)
+else()
+  message(STATUS "No headers of libfabric (IMBREX_FABRIC_INCLUDE): rings reach PEs of one host only")
+endif()
+
 set(IMBREX_PRIVATE_DEPENDENCIES ${IMBREX_FMT} $<BUILD_INTERFACE:nlohmann_json::nlohmann_json>
     $<BUILD_INTERFACE:imbrex_blas> Threads::Threads)

@@ -76,7 +76,8 @@ class Array {
 class Heap {
  public:
   /// Collective. Throws Error(invalid_input) on options out of range, of more than 64 PEs, or for `cuda` in a build
-  /// without it; Error(runtime_failure) where GPUs do not reach each other or memory is missing.
+  /// without it or over several hosts; Error(runtime_failure) where GPUs do not reach each other or memory is missing.
+  /// PEs of other hosts are reached by rings alone (docs/shmem.md).
   explicit Heap(World& world, const HeapOptions& options = {});
 
   /// Collective: waits for all PEs, unless an exception is on its way.
@@ -105,7 +106,8 @@ class Heap {
   }
 
   /// The same place in another PE's memory, for this host where the heap lies in memory and for this PE's GPU where it
-  /// lies on GPUs; null for what the heap does not hold. Throws Error(invalid_input) naming a PE out of range.
+  /// lies on GPUs; null for what the heap does not hold, and for PEs of other hosts. Throws Error(invalid_input) naming
+  /// a PE out of range.
   void* pointer(const void* own, int pe) const;
 
   /// Whether all these bytes lie in this PE's part.
@@ -138,7 +140,8 @@ class Heap {
   void barrier(const Team& team);
 
   /// Copies from or to another PE's memory, of any heap. `own` of the heap stands for the same place there, `here` is
-  /// any memory of this host. Done when they return. Throw Error(invalid_input) naming what lies outside.
+  /// any memory of this host. Done when they return. Throw Error(invalid_input) naming what lies outside, and a PE of
+  /// another host.
   void write(void* own, const void* here, std::size_t bytes, int pe);
   void read(void* here, const void* own, std::size_t bytes, int pe);
 

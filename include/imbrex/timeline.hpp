@@ -36,8 +36,8 @@ std::string to_perfetto(const Timeline& timeline);
 /// A self-contained SVG: one band a resource, grouped by rank, waits visible, a time axis and a legend.
 std::string to_svg(const Timeline& timeline);
 
-/// A self-contained SVG of several runs, one above the other on one time axis, so that they compare at a glance. Each
-/// stands under its own title, and `title` above all.
+/// An SVG of several runs, one above the other on one time axis, so that they compare at a glance. Each stands under
+/// its own title, and `title` above all.
 std::string to_svg(const std::string& title, const std::vector<Timeline>& runs);
 
 /// Seconds in which a rank computes, in which it communicates, and in which it does both: the last are hidden.

@@ -32,6 +32,8 @@ constexpr std::array<Variable, num_variables> registry{{
     {Key::shmem_symmetric_size, "SHMEM_SYMMETRIC_SIZE", text, "512M",
      "OpenSHMEM: bytes of each PE's symmetric heap, where programs call imbrex/shmem.h; a number, which may have a "
      "fraction, and K, M, G or T for powers of 1024; the same on every rank"},
+    {Key::fabric_provider, "IMBREX_FABRIC_PROVIDER", text, "tcp;ofi_rxm",
+     "libfabric's provider, by which rings reach PEs of other hosts: `fi_info` lists them; the same on every rank"},
     {Key::rank, "IMBREX_RANK", integer, "", "this process's rank; set by `imbrex launch`"},
     {Key::world_size, "IMBREX_WORLD_SIZE", integer, "", "number of ranks; set by `imbrex launch`"},
     {Key::rendezvous, "IMBREX_RENDEZVOUS", text, "",

@@ -19,6 +19,7 @@ enum class Key : std::uint8_t {
   shmem_device,
   shmem_ranks_per_gpu,
   shmem_symmetric_size,
+  fabric_provider,
   rank,
   world_size,
   rendezvous,

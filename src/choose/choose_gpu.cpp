@@ -112,7 +112,7 @@ plan::Candidate predicted_choice(const Problem& problem, std::optional<Strategy>
   if (!gpus.copies) leave_out_copies(list, knobs.has_value());
   const auto seconds = [&](const plan::Candidate& c) { return quick_seconds(problem, c, machine); };
   if (reason != nullptr) {
-    *reason = {"predicted by the analytical cost model of H200s; `imbrex tune` measures", {}};
+    *reason = {"predicted by the cost model for H200s; `imbrex tune` measures", {}};
     for (const plan::Candidate& c : list) reason->add(c.strategy, seconds(c));
   }
   return *std::min_element(list.begin(), list.end(),

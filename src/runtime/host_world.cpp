@@ -93,7 +93,7 @@ HostWorld::HostWorld(std::shared_ptr<Segment> segment, int rank, const WorldOpti
   // What is meant for a rank of another host must not seem to arrive.
   for (int r = 0; r < control_.size(); ++r)
     if (control_.is_far(r)) IMBREX_SYSTEM(mprotect(heap_.handle().at(r, 0), segment_->block().heap_stride, PROT_NONE));
-  if (links_) links_->start(control_);
+  if (links_) links_->start(control_, heap_.handle());
   if (kind == Kind::processes && control_.size() > 1)
     watcher_ = std::make_unique<Watcher>(control_, rank, segment_->control_file, std::move(lines));
   control_.set_state(running);
@@ -123,6 +123,15 @@ int HostWorld::host_of(int rank) const {
 std::string HostWorld::host_name(int host) const {
   IMBREX_EXPECTS(host >= 0 && host < hosts(), "host {}: hosts are 0 to {}", host, hosts() - 1);
   return links_ ? links_->host_name(links_->roster().ranks_of(host).front()) : own_host_name();
+}
+
+void put_word(World& world, int rank, std::size_t offset, std::uint64_t value) {
+  dynamic_cast<HostWorld&>(world).links()->put_word(rank, offset, value);
+}
+
+std::string own_address(World& world) {
+  const Links* const links = dynamic_cast<HostWorld&>(world).links();
+  return links ? links->own_address() : "127.0.0.1";
 }
 
 Calls& calls_of(World& world) { return dynamic_cast<HostWorld&>(world).calls(); }

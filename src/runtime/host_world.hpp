@@ -62,6 +62,7 @@ class HostWorld final : public World {
   Control& control() { return control_; }
   Calls& calls() { return calls_; }
   std::shared_ptr<void>& attachment() { return attachment_; }
+  Links* links() { return links_.get(); }
 
  private:
   /// A child that the program forked has a copy of this object, but it is no rank.
@@ -81,6 +82,13 @@ class HostWorld final : public World {
   std::unique_ptr<Watcher> watcher_;
   std::shared_ptr<void> attachment_;
 };
+
+/// Stores 8 bytes at an offset, a multiple of 8, of the heap of a rank on another host, behind what was stored there so
+/// before. Nothing is heard of a rank that has gone.
+void put_word(World& world, int rank, std::size_t offset, std::uint64_t value);
+
+/// Where ranks of other hosts reach this one, in digits; where there are none, the address of this host to itself.
+std::string own_address(World& world);
 
 /// Throw Error(invalid_input) naming the value and the rule.
 void validate(int size, const WorldOptions& options);

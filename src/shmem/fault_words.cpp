@@ -2,6 +2,7 @@
 
 #include "shmem/memory.hpp"
 #include "shmem/mlx5/words.hpp"
+#include "shmem/ring/words.hpp"
 
 namespace imbrex::shmem {
 
@@ -23,6 +24,9 @@ std::string fault_words(const device::Fault& fault, int pe, double limit) {
     case FaultKind::address:
       return fmt::format("{} named {} bytes at offset {} of the heap on PE {}: the heap does not hold them", who,
                          expected, static_cast<std::int64_t>(offset), other);
+    case FaultKind::far:
+      return fmt::format("{} named PE {} of another host at offset {} of the heap: loads and stores do not reach it",
+                         who, other, static_cast<std::int64_t>(offset));
     case FaultKind::context: return fmt::format("{} asked for context {}: there are {}", who, seen, expected);
     case FaultKind::request:
       return fmt::format("{}: the NIC refused request {} to PE {} of its queue for {}: {}", who, seen, other,
@@ -32,6 +36,17 @@ std::string fault_words(const device::Fault& fault, int pe, double limit) {
                          limit, expected, other, mlx5::kind_words(offset), seen);
     case FaultKind::turn:
       return fmt::format("{} waited longer than {} s for its turn at its context's queues", who, limit);
+    case FaultKind::ring_full:
+      return fmt::format(
+          "{} waited longer than {} s for room in its context's ring of {} slots: {} are wanted, {} were "
+          "read",
+          who, limit, offset, expected, seen);
+    case FaultKind::ring_completion:
+      return fmt::format("{} waited longer than {} s for its context's ring: of {} slots, {} are complete", who, limit,
+                         expected, seen);
+    case FaultKind::descriptor:
+      return fmt::format("PE {}: slot {} of the ring of context {}, to PE {} at offset {}, was refused: {}", pe, seen,
+                         std::uint32_t{fault.place[0]}, other, offset, ring::refusal_words(expected));
   }
   return fmt::format("{}: fault {} at offset {}", who, std::uint32_t{fault.kind}, offset);
 }

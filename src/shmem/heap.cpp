@@ -73,6 +73,9 @@ Heap::Parts::Parts(World& its, const HeapOptions& options) : world(its), excepti
   validate(world, options);
   expect_agreement(world, "Heap", options.bytes, options.contexts);
   if (place_of(world, options) == Device::cuda) {
+    IMBREX_EXPECTS(world.hosts() == 1,
+                   "a heap on GPUs of {} hosts: it lies on GPUs of one host, or in memory (Device::cpu)",
+                   world.hosts());
     data = gpu_memory(world, options);
     control = host_memory(world, options, alignof(std::max_align_t));
   } else {
@@ -141,7 +144,7 @@ bool Heap::holds(const void* own, std::size_t bytes) const {
 
 void* Heap::pointer(const void* own, int pe) const {
   parts_->expect_pe(pe);
-  if (!holds(own, 1)) return nullptr;
+  if (!holds(own, 1) || !parts_->is_near(pe)) return nullptr;
   return const_cast<std::byte*>(
       device::at_rank(handle().group, static_cast<const std::byte*>(own), static_cast<std::uint32_t>(pe)));
 }
@@ -152,6 +155,8 @@ std::byte* Heap::Parts::there(const void* own, std::size_t bytes, int pe) const 
   const auto offset = static_cast<std::uint64_t>(static_cast<const std::byte*>(own) - handle.own);
   IMBREX_EXPECTS(offset <= handle.bytes && bytes <= handle.bytes - offset,
                  "{} bytes at {} of PE {}: the symmetric heap does not hold them", bytes, own, pe);
+  IMBREX_EXPECTS(is_near(pe), "{} bytes of PE {}: it is on host {}, and this host, {}, does not reach its memory",
+                 bytes, pe, world.host_name(world.host_of(pe)), world.host_name(world.host_of(world.rank())));
   auto* mine = const_cast<std::byte*>(static_cast<const std::byte*>(own));
   return device::at_rank(handle.group, mine, static_cast<std::uint32_t>(pe));
 }
@@ -159,6 +164,8 @@ std::byte* Heap::Parts::there(const void* own, std::size_t bytes, int pe) const 
 void Heap::Parts::expect_pe(int pe) const {
   IMBREX_EXPECTS(pe >= 0 && pe < world.size(), "PE {}: PEs are 0 to {}", pe, world.size() - 1);
 }
+
+bool Heap::Parts::is_near(int pe) const { return (memory().handle().near >> pe & 1) != 0; }
 
 void Heap::Parts::throw_failure() {
   control->check();

@@ -1,3 +1,5 @@
+#include <sys/mman.h>
+
 #include <cstring>
 
 #include "base/check.hpp"
@@ -39,6 +41,11 @@ class HostMemory final : public Memory {
     handle_.own = own + own_bytes;
     handle_.bytes = bytes;
     handle_.contexts = options.contexts;
+    for (int pe = 0; pe < world.size(); ++pe)
+      if (world.host_of(pe) == world.host_of(world.rank()))
+        handle_.near |= std::uint64_t{1} << pe;
+      else
+        stand_in_for_states(heap.at(pe, offset_));
     world.barrier();  // peers' parts are there
   }
 
@@ -72,8 +79,9 @@ class HostMemory final : public Memory {
   void check() override {
     const auto state = device::word_at<std::uint32_t>(&fault_.state).load(std::memory_order_acquire);
     if (state != device::Fault::clear)
-      runtime::fail(world_, fmt::format("rank {}: {}", world_.rank(),
-                                        fault_words(fault_, world_.rank(), world_.options().wait_limit)));
+      runtime::fail(world_,
+                    fmt::format("rank {}: {}{}", world_.rank(),
+                                fault_words(fault_, world_.rank(), world_.options().wait_limit), host_of_far_pe()));
     world_.throw_if_failed();
     if (device::word_at<std::uint32_t>(&fault_.ended_early).load(std::memory_order_acquire) != 0)
       runtime::fail_as_told(world_);
@@ -82,6 +90,20 @@ class HostMemory final : public Memory {
   void finish(CudaStream) override { check(); }
 
  private:
+  // Who gives up stores the word that ends waits to all PEs. Those of other hosts learn of it by the world; what is
+  // stored at their places here goes nowhere.
+  static void stand_in_for_states(std::byte* states) {
+    const std::size_t page = runtime::page_bytes();
+    const auto within = reinterpret_cast<std::uintptr_t>(states) % page;
+    static_assert(sizeof(device::State) <= runtime::OffsetAllocator::alignment);
+    IMBREX_SYSTEM(mprotect(states - within, page, PROT_READ | PROT_WRITE));
+  }
+
+  std::string host_of_far_pe() const {
+    if (fault_.kind != static_cast<std::uint32_t>(FaultKind::far)) return {};
+    return fmt::format(" (host {})", world_.host_name(world_.host_of(static_cast<int>(fault_.place[1]))));
+  }
+
   World& world_;
   std::size_t offset_;
   runtime::OffsetAllocator allocator_;

@@ -11,7 +11,7 @@ namespace imbrex::shmem {
 struct TeamStates {
   static constexpr std::uint32_t teams = 64;  ///< the world's is number 0
   TeamState state[teams];
-  std::uint64_t wish;  ///< when a team is made: a bit for each number that this PE has no team of
+  std::uint64_t wish[max_pes];  ///< by PE; when a team is made: a bit for each number that the PE has no team of
 };
 
 class Memory {

@@ -18,6 +18,8 @@ struct Heap::Parts {
 
   Memory& memory() const { return data ? *data : *control; }
   void expect_pe(int pe) const;
+  /// Whether loads and stores of this host, or copies of its GPU, reach the PE.
+  bool is_near(int pe) const;
   /// A wait of this host ended early: throws why.
   [[noreturn]] void throw_failure();
   /// The place of `own` on a PE, as this one reaches it. Throws Error(invalid_input) for what the heap does not hold.

@@ -2,6 +2,7 @@
 
 #include "base/check.hpp"
 #include "runtime/failure.hpp"
+#include "runtime/host_world.hpp"
 #include "shmem/parts.hpp"
 
 namespace imbrex::shmem {
@@ -9,6 +10,26 @@ namespace {
 
 std::uint32_t number_of(const TeamStates& states, const Team& team) {
   return static_cast<std::uint32_t>(team.state - states.state);
+}
+
+// Carries hosts' own calls, which are words alone: to PEs of other hosts by the world.
+class OverHosts : public LoadStore {
+ public:
+  World* world = nullptr;
+
+  static bool reaches(const Handle&, std::uint32_t) { return true; }
+  void signal(const Handle& handle, Signal* to, Signal value, SignalOperation operation, std::uint32_t pe) {
+    if (LoadStore::reaches(handle, pe)) return LoadStore::signal(handle, to, value, operation, pe);
+    const HeapHandle heap = world->heap().handle();
+    runtime::put_word(*world, static_cast<int>(pe),
+                      static_cast<std::size_t>(reinterpret_cast<std::byte*>(to) - heap.at(heap.rank, 0)), value);
+  }
+};
+
+Context<OverHosts> context_of(Heap& heap) {
+  Context<OverHosts> context(heap.host_handle());
+  context.transport().world = &heap.world();
+  return context;
 }
 
 }  // namespace
@@ -33,12 +54,13 @@ std::optional<Team> Heap::split_strided(const Team& parent, int start, int strid
                  members - 1);
   // A number that is free on all members of the parent. What a PE thinks of one that it has no part in is of no use.
   Team host = on_host(parent);
-  Context context(host_handle());
+  Context context = context_of(*this);
   TeamStates& states = *parts_->control->teams();
-  states.wish = ~parts_->teams.to_ullong();
+  for (std::uint32_t m = 0; m < parent.size; ++m)
+    context.signal_set(&states.wish[pe()], ~parts_->teams.to_ullong(), parent.pe(m));
   if (!shmem::barrier(context, host)) parts_->throw_failure();
   std::uint64_t free = ~std::uint64_t{0};
-  for (std::uint32_t m = 0; m < parent.size; ++m) free &= context.g(&states.wish, parent.pe(m));
+  for (std::uint32_t m = 0; m < parent.size; ++m) free &= words::load(&states.wish[parent.pe(m)]);
   if (!shmem::barrier(context, host)) parts_->throw_failure();
   if (free == 0)
     throw Error(ErrorCode::runtime_failure,
@@ -73,7 +95,7 @@ void Heap::barrier(const Team& team) {
     words::full_fence();
     return parts_->world.barrier();
   }
-  Context context(host_handle());
+  Context context = context_of(*this);
   if (!shmem::barrier(context, on_host(team))) parts_->throw_failure();
 }
 

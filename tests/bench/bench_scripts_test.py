@@ -41,6 +41,8 @@ class Jacobi(unittest.TestCase):
         self.assertEqual(row["short"], [])
         self.assertEqual(jacobi.row_of(1024, {"kernel_boundaries": [13.9], "in_kernel": [10.0]})["short"], ["kernel_boundaries"])
         self.assertEqual(jacobi.row_of(4096, {"graph": [9.9], "overlapped": [10.0], "in_kernel": [10.0]})["short"], ["graph"])
+        self.assertEqual(jacobi.row_of(512, {"ring": [11.4], "in_kernel": [10.0]})["short"], ["ring"])
+        self.assertEqual(jacobi.row_of(2048, {"ring": [10.1], "in_kernel": [10.0]})["short"], [])
         self.assertEqual(jacobi.table_of([row]).count("\n"), 3)
         self.assertEqual(jacobi.microseconds({"seconds": [9.0, 2e-3, 4e-3, 3e-3], "problem": {"sweeps": 100}}), 30.0)
 

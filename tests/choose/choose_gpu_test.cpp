@@ -120,7 +120,7 @@ TEST(ChooseGpuPlan, ReasonsAreTrue) {
   near.n += 256;
   EXPECT_EQ(reason_of(near, h200).basis, "the fastest by what was measured for sizes like it on NVIDIA H200");
   const choose::Reason predicted = reason_of(tuned, a100);
-  EXPECT_TRUE(predicted.basis.starts_with("predicted by the analytical cost model"));
+  EXPECT_TRUE(predicted.basis.starts_with("predicted by the cost model"));
   ASSERT_GE(predicted.expected.size(), 2u);
   EXPECT_LE(predicted.expected[0].seconds, predicted.expected[1].seconds);
   EXPECT_EQ(predicted.expected[0].strategy, choose::choose_gpu_candidate(tuned, {}, {}, a100).strategy);

@@ -11,7 +11,7 @@ import unittest
 from program import PROGRAM, Case
 
 # What the CPU runs; a graph is for GPUs.
-WAYS = [["kernel_boundaries"], ["overlapped"], ["in_kernel", "--tile", "held"], ["in_kernel", "--tile", "streamed"]]
+WAYS = [["kernel_boundaries"], ["overlapped"], ["in_kernel", "--tile", "held"], ["in_kernel", "--tile", "streamed"], ["ring"]]
 GRIDS = [f"{rows}x{ranks // rows}" for ranks in range(1, 7) for rows in range(1, ranks + 1) if ranks % rows == 0]
 JOB = ["run", "jacobi", "--device", "cpu"]
 SWEEPS = ["--sweeps", 21, "--residual-every", 5]
@@ -91,7 +91,7 @@ class RunJacobi(Case):
         self.assertNotEqual(one["residuals"], other["residuals"])
 
     def test_a_lost_pe_ends_all(self):
-        for way in ("in_kernel", "kernel_boundaries"):
+        for way in ("in_kernel", "kernel_boundaries", "ring"):
             job = subprocess.Popen([PROGRAM, *map(str, JOB), "--ranks", "3", "--size", "32", "--sweeps", "100000000",
                                     "--residual-every", "100000000", "--way", way], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
             ranks = []

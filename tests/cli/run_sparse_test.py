@@ -28,7 +28,8 @@ class RunSparse(Case):
     def test_every_kind_is_right_and_every_way_the_same(self):
         for kind, levels in (("grid", 15), ("banded", 600), ("power_law", 5), ("block", 16)):
             digests = set()
-            for way, world, workers in (("in_kernel", "processes", 1), ("kernel_boundaries", "threads", 2), ("in_kernel", "threads", 3)):
+            for way, world, workers in (("in_kernel", "processes", 1), ("kernel_boundaries", "threads", 2), ("in_kernel", "threads", 3),
+                                        ("ring", "processes", 2)):
                 with self.subTest(kind=kind, way=way, world=world):
                     result = self.json_of("run", SOLVE, "--generate", kind, "--unknowns", 600, "--seed", 7, "--ranks", 3, "--solve-way", way,
                                           "--world", world, "--workers", workers, "--sharing", "cyclic", "--block-rows", 10,

@@ -15,7 +15,7 @@ from program import PROGRAM, Case
 SKIPPED = 77
 GPUS = json.loads(subprocess.run([PROGRAM, "doctor", "--json", "-"], capture_output=True, text=True).stdout)["gpus"]
 MPS = os.path.exists(os.path.join(os.environ.get("CUDA_MPS_PIPE_DIRECTORY", "/nowhere"), "control"))
-WAYS = [["kernel_boundaries"], ["graph"], ["overlapped"], ["in_kernel", "--tile", "held"], ["in_kernel", "--tile", "streamed"]]
+WAYS = [["kernel_boundaries"], ["graph"], ["overlapped"], ["in_kernel", "--tile", "held"], ["in_kernel", "--tile", "streamed"], ["ring"]]
 # By time slices a signal takes milliseconds.
 SWEEPS = ["--sweeps", 301, "--residual-every", 7] if MPS else ["--sweeps", 13, "--residual-every", 3]
 

@@ -1,5 +1,5 @@
 // Libraries that are missing, or lack a function, are named.
-#include "runtime/cuda/libraries/shared_library.hpp"
+#include "runtime/libraries/shared_library.hpp"
 
 #include <gtest/gtest.h>
 

@@ -27,19 +27,23 @@ class Pe {
     Solver<T> in_kernel(heap, analysed_.schedule, options);
     options.way = Way::kernel_boundaries;
     Solver<T> by_level(heap, analysed_.schedule, options);
+    options.way = Way::ring;
+    Solver<T> by_ring(heap, analysed_.schedule, options);
     std::vector<T> last;
     for (const std::uint64_t epoch : {1, 2, 3, 4, 5}) {
       const std::vector<T> all = right(epoch), own = own_right(analysed_.schedule, all, subject_.columns);
       in_kernel.set_right(own);
       in_kernel.solve();
+      by_ring.set_right(own);
+      by_ring.solve();
       if (epoch % 2 == 0) continue;  // no rank waits for another one between these solves
       by_level.set_right(own);
       by_level.solve();
       world_.barrier();
       last = gathered(in_kernel);
-      const auto second = gathered(by_level);
+      const auto second = gathered(by_level), third = gathered(by_ring);
       world_.barrier();
-      if (last != second) return fmt::format("solve {}: the ways differ", epoch);
+      if (last != second || last != third) return fmt::format("solve {}: the ways differ", epoch);
       const std::string why = judge(all, last);
       if (!why.empty()) return fmt::format("solve {}: {}", epoch, why);
     }
@@ -50,7 +54,7 @@ class Pe {
  private:
   shmem::Heap heap_on(Device device) const {
     return shmem::Heap(world_, {.device = device,
-                                .bytes = 2 * Solver<T>::heap_bytes(analysed_.schedule, subject_.columns) + (1 << 16),
+                                .bytes = 3 * Solver<T>::heap_bytes(analysed_.schedule, subject_.columns, Way::ring),
                                 .ranks_per_gpu = ranks_per_gpu_,
                                 .pauses = subject_.seed % 3 == 0 ? subject_.seed : 0});
   }

@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "imbrex/device/shmem.cuh"
+#include "imbrex/device/shmem/ring/transport.hpp"
 #include "jobs/jacobi/field.hpp"
 
 #if defined(__CUDACC__)
@@ -37,6 +38,11 @@ struct Places {
   std::uint64_t* sums;  ///< PE 0's: two words for each residual
   std::uint64_t sum_count;
   std::uint64_t* replayed;  ///< this PE's: sweeps of the graphs that were replayed before
+  // The way by rings has columns apart, for west and east, by the sweep's parity.
+  T* leaving[2][2];        ///< [parity][side - west]: what the neighbour gets
+  T* landed[2][2];         ///< and what came from it
+  std::uint64_t* arrived;  ///< this PE's, [parity][side - west]: blocks whose part of a column is there, of all sweeps
+  std::uint32_t puts;      ///< number of the first of 8 registered ones: [side][parity]
 };
 
 /// Threads of a block: of sweeps that end with their kernel, and of those that stay.
@@ -103,6 +109,7 @@ IMBREX_KERNEL start(shmem::Handle handle, Field field, Places<T> places) {
   for (std::uint64_t i = first; i < places.signal_count; i += step) places.signals[i] = 0;
   for (std::uint64_t i = first; i < places.packet_count; i += step) places.packets[i].signal = 0;
   for (std::uint64_t i = first; i < places.sum_count; i += step) places.sums[i] = 0;
+  for (std::uint64_t i = first; i < 4; i += step) places.arrived[i] = 0;
   if (first == 0) *places.replayed = 0;
 }
 
@@ -250,12 +257,81 @@ IMBREX_KERNEL IMBREX_JACOBI_BOUNDS(exchange_threads, 1)
   if (replays != 0 && shmem::is_leader(block)) *places.replayed += replays;
 }
 
+/// What blocks reach other PEs by, besides loads and stores: rings of their own, and one for all.
+template <bool by_ring>
+struct Far {
+  explicit IMBREX_DEVICE Far(const shmem::Handle&) {}
+};
+template <>
+struct Far<true> {
+  shmem::Context<shmem::OwnRing> own;
+  shmem::Context<shmem::Ring> common;
+  explicit IMBREX_DEVICE Far(const shmem::Handle& handle) : own(handle), common(handle, shmem::block_count()) {}
+};
+IMBREX_DEVICE shmem::Context<>& far_or_near(Far<false>&, shmem::Context<>& near) { return near; }
+IMBREX_DEVICE shmem::Context<shmem::OwnRing>& far_or_near(Far<true>& far, shmem::Context<>&) { return far.own; }
+
+/// By a block of `bands`, behind a sweep: tells all neighbours of it, and waits until they have done it.
+template <typename T>
+IMBREX_DEVICE bool exchange_by_ring(shmem::Context<>& context, Far<true>& far, const Field& field,
+                                    const Places<T>& places, std::uint32_t band, std::uint32_t begin,
+                                    std::uint32_t rows, const int (&absent)[sides],
+                                    const std::uint32_t (&other_pe)[sides], const std::uint32_t (&other_band)[sides],
+                                    std::uint64_t sweep) {
+  const Block block;
+  const std::uint32_t parity = sweep % 2, pe = context.pe();
+  T* to = places.field[parity];
+  for (std::uint32_t side = west; side <= east; ++side)
+    if (absent[side] == 0)
+      for (std::uint32_t i = block.thread_rank(); i < rows; i += block.size())
+        places.leaving[parity][side - west][begin + i] = to[field.at(begin + i, side == west ? 0 : field.columns - 1)];
+  block.sync();
+  if (shmem::is_leader(block)) {
+    // The first and the last band's rows, and by the last block to come, columns.
+    for (std::uint32_t side = 0; side < sides; ++side)
+      if (absent[side] == 0 && side < west && other_pe[side] != pe)
+        far.own.transport().put_registered(context.handle(), places.puts + side * 2 + parity, sweep, other_pe[side]);
+    context.fence();
+    for (std::uint32_t side = 0; side < sides; ++side) {
+      if (absent[side] != 0) continue;
+      if (side >= west) {
+        // A block may be a sweep ahead of another, and no more: the next but one needs a whole column of the next.
+        const std::uint64_t before =
+            shmem::words::fetch_add(places.arrived + parity * 2 + (side - west), std::uint64_t{1});
+        if (before + 1 == (sweep + parity) / 2 * shmem::block_count())
+          far.common.transport().put_registered(context.handle(), places.puts + side * 2 + parity, sweep,
+                                                other_pe[side]);
+      } else if (other_pe[side] == pe) {
+        context.signal_set(places.signals + std::uint64_t{other_band[side]} * sides + opposite(side), sweep, pe);
+      }
+    }
+  }
+  // Columns have one signal for all blocks of a PE.
+  if (!context.wait_until_all(places.signals + std::uint64_t{band} * sides, west, absent, shmem::Compare::greater_equal,
+                              sweep, block) ||
+      !context.wait_until_all(places.signals + west, sides - west, absent + west, shmem::Compare::greater_equal, sweep,
+                              block))
+    return false;
+  for (std::uint32_t side = west; side <= east; ++side)
+    if (absent[side] == 0)
+      for (std::uint32_t i = block.thread_rank(); i < rows; i += block.size())
+        to[field.at(begin + i, side == west ? -1 : std::int64_t{field.columns})] =
+            places.landed[parity][side - west][begin + i];
+  block.sync();
+  return true;
+}
+
 // All sweeps in one kernel: each block has a band of rows, and waits for the blocks that border on it, on this PE and
 // on others, and for nobody else. A sweep goes down, the next one up, so that it begins with what caches still hold.
-template <typename T>
+//
+// By rings: a row or a column to another PE is one descriptor of a put that the host registered, with the sweep as its
+// signal. Columns lie apart, and the last block of a PE that has its part of one posts all of it. Blocks of one PE tell
+// each other by stores, as ever.
+template <bool by_ring, typename T>
 IMBREX_KERNEL IMBREX_JACOBI_BOUNDS(band_threads, 2)
     bands(shmem::Handle handle, Field field, Places<T> places, std::uint64_t sweeps, std::uint64_t every) {
   shmem::Context context(handle);
+  Far<by_ring> far(handle);
   const Block block;
   const std::uint32_t band = shmem::block_index(), count = shmem::block_count(), pe = context.pe();
   const auto bound = [&](std::uint64_t b) { return static_cast<std::uint32_t>(b * field.rows / count); };
@@ -309,10 +385,15 @@ IMBREX_KERNEL IMBREX_JACOBI_BOUNDS(band_threads, 2)
       all.template operator()<true>();
     else
       all.template operator()<false>();
-    if (told) report(context, places.sums + 2 * (sweep / every - 1), sum);
+    if (told) report(far_or_near(far, context), places.sums + 2 * (sweep / every - 1), sum);
     if (sweep == sweeps) return;
 
     block.sync();
+    if constexpr (by_ring) {
+      if (!exchange_by_ring(context, far, field, places, band, begin, rows, absent, other_pe, other_band, sweep))
+        return;
+      continue;
+    }
     for (std::uint32_t side = 0; side < sides; ++side) {
       if (other_pe[side] == pe) continue;
       const std::int64_t last = static_cast<std::int64_t>(side < west ? field.rows : field.columns) - 1;

@@ -18,10 +18,11 @@
 namespace imbrex::jobs {
 namespace {
 
-constexpr std::array<base::Named<JacobiWay>, 4> ways{{{JacobiWay::kernel_boundaries, "kernel_boundaries"},
+constexpr std::array<base::Named<JacobiWay>, 5> ways{{{JacobiWay::kernel_boundaries, "kernel_boundaries"},
                                                       {JacobiWay::graph, "graph"},
                                                       {JacobiWay::overlapped, "overlapped"},
-                                                      {JacobiWay::in_kernel, "in_kernel"}}};
+                                                      {JacobiWay::in_kernel, "in_kernel"},
+                                                      {JacobiWay::ring, "ring"}}};
 constexpr std::array<base::Named<JacobiTile>, 3> tiles{
     {{JacobiTile::automatic, "auto"}, {JacobiTile::held, "held"}, {JacobiTile::streamed, "streamed"}}};
 

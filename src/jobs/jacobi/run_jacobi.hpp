@@ -1,5 +1,5 @@
 // Jacobi's relaxation of the Laplace equation on a grid of PEs, from start to end: a field from a seed, sweeps in one
-// of four ways, residuals, and results compared with a serial solution, bit by bit (docs/jacobi.md).
+// of five ways, residuals, and results compared with a serial solution, bit by bit (docs/jacobi.md).
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,8 @@ enum class JacobiWay : std::uint8_t {
   kernel_boundaries,  ///< in stream order: a sweep, copies of rows, and a kernel that signals and waits
   graph,              ///< the same, captured as CUDA graphs; GPUs only
   overlapped,         ///< the inner part on a stream beside that
-  in_kernel           ///< in one kernel, whose blocks signal their neighbours
+  in_kernel,          ///< in one kernel, whose blocks signal their neighbours
+  ring                ///< the same, and other PEs by rings that a thread of the host serves
 };
 
 /// What the blocks of in_kernel keep.
@@ -42,7 +43,7 @@ struct JacobiRequest {
   std::string type = "fp32";              ///< or fp64
   JacobiWay way = JacobiWay::in_kernel;
   JacobiTile tile = JacobiTile::automatic;
-  int blocks = 0;  ///< at most, of in_kernel and of launches on the CPU; 0: as many as the GPU holds, or 4
+  int blocks = 0;  ///< at most, of in_kernel, of ring and of launches on the CPU; 0: as many as the GPU holds, or 4
   std::uint64_t seed = 0;
   std::uint64_t delays = 0;  ///< not 0: seed of random pauses before signals
   bool verify = false;

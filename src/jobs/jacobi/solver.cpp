@@ -22,7 +22,9 @@ std::size_t heap_bytes_of(const JacobiRequest& request, Device device) {
   const std::size_t longest = std::min(std::max(rows, columns), longest_tile);
   const std::size_t boxes = request.way == JacobiWay::in_kernel ? blocks * sides * 2 * (longest + over) * packet : 0;
   const auto sums = static_cast<std::size_t>(request.sweeps / request.every) * 16;
-  return fields + boxes + 2 * blocks * sides * sizeof(shmem::Signal) + sums + (std::size_t{1} << 20);
+  // Columns apart, and what contexts of rings have.
+  const std::size_t apart = request.way == JacobiWay::ring ? 8 * (rows * sizeof(double) + 256) + 2 * blocks * 2048 : 0;
+  return fields + boxes + 2 * blocks * sides * sizeof(shmem::Signal) + sums + apart + (std::size_t{1} << 20);
 }
 
 std::optional<Tiling> cut(const Field& field, std::uint32_t blocks, std::uint32_t threads, std::uint32_t patch_rows,
@@ -52,7 +54,9 @@ void refuse_to_hold(const Field& field, const JacobiRequest& request, std::uint3
 }
 
 std::string words_of(const JacobiRequest& request, const std::optional<Tiling>& tiling, std::uint32_t blocks) {
-  if (request.way != JacobiWay::in_kernel) return "a thread sweeps 4 rows of 16 bytes";
+  const bool by_ring = request.way == JacobiWay::ring;
+  if (request.way != JacobiWay::in_kernel && !by_ring) return "a thread sweeps 4 rows of 16 bytes";
+  if (by_ring) return fmt::format("{} bands of rows, streamed, and rings to other PEs", blocks);
   if (!tiling) return fmt::format("{} bands of rows, streamed", blocks);
   return fmt::format("{} tiles of {} x {}, held in patches of {} x {}", blocks, tiling->rows, tiling->columns,
                      tiling->patch_rows, tiling->patch_columns);

@@ -8,6 +8,7 @@
 #include "imbrex/shmem.hpp"
 #include "jobs/jacobi/solver.hpp"
 #include "jobs/jacobi/tiles.hpp"
+#include "shmem/ring/rings.hpp"
 
 #if defined(__CUDACC__)
 #include "jobs/jacobi/lanes.hpp"
@@ -65,7 +66,8 @@ class Ways final : public Solver {
         lane_(heap_.gpu()),
         inner_lane_(heap_.gpu()) {
     choose_blocks();
-    load(jacobi::start<T>), load(exchange<T>), load(bands<T>), load(sweep_part<false, T>), load(sweep_part<true, T>);
+    load(jacobi::start<T>), load(exchange<T>), load(bands<false, T>), load(bands<true, T>), load(sweep_part<false, T>),
+        load(sweep_part<true, T>);
     load(tiles<T, small_rows, small_columns>);
     if constexpr (sizeof(T) == 4) load(tiles<T, large_rows, large_columns>);
     for (T*& copy : places_.field) copy = allocate<T>(field_.elements());
@@ -76,6 +78,8 @@ class Ways final : public Solver {
     places_.sum_count = sweeps_ / every_ * 2;
     places_.sums = allocate<std::uint64_t>(std::max<std::uint64_t>(places_.sum_count, 2));
     places_.replayed = allocate<std::uint64_t>(1);
+    places_.arrived = allocate<std::uint64_t>(4);
+    if (request.way == JacobiWay::ring) make_rings();
     capture();
   }
 
@@ -97,7 +101,8 @@ class Ways final : public Solver {
         return;
       case JacobiWay::graph: return replay();
       case JacobiWay::overlapped: return queue_overlapped();
-      case JacobiWay::in_kernel: return queue_in_kernel();
+      case JacobiWay::in_kernel:
+      case JacobiWay::ring: return queue_in_kernel();
     }
   }
 
@@ -142,13 +147,36 @@ class Ways final : public Solver {
     return {.blocks = static_cast<std::uint32_t>(std::min(wanted, most)), .threads = sweep_threads, .resident = false};
   }
 
+  // Rings, and what neighbours get: rows of the first and the last band, and columns, for each parity of sweeps.
+  void make_rings() {
+    rings_.emplace(heap_, shmem::ring::RingOptions{.contexts = blocks_ + 1, .slots = 64, .templates = 2 * sides});
+    for (std::uint32_t parity = 0; parity < 2; ++parity)
+      for (std::uint32_t side = west; side <= east; ++side) {
+        places_.leaving[parity][side - west] = allocate<T>(field_.rows);
+        places_.landed[parity][side - west] = allocate<T>(field_.rows);
+      }
+    for (std::uint32_t side = 0; side < sides; ++side)
+      for (std::uint32_t parity = 0; parity < 2; ++parity) {
+        T* copy = places_.field[parity];
+        const bool is_row = side < west;
+        const std::int64_t rows = field_.rows, mine = side == north ? 0 : rows - 1, theirs = side == north ? rows : -1;
+        const std::uint64_t band = side == north ? blocks_ - 1 : 0;  // of the neighbour, that has the signal
+        const std::uint32_t number =
+            rings_->add({.there = is_row ? copy + field_.at(theirs, 0) : places_.landed[parity][opposite(side) - west],
+                         .here = is_row ? copy + field_.at(mine, 0) : places_.leaving[parity][side - west],
+                         .bytes = (is_row ? field_.columns : field_.rows) * sizeof(T),
+                         .signal = places_.signals + band * sides + opposite(side)});
+        if (side == 0 && parity == 0) places_.puts = number;
+      }
+  }
+
   void choose_blocks() {
     blocks_ = 1;
-    if (request_.way != JacobiWay::in_kernel) return;
+    if (request_.way != JacobiWay::in_kernel && request_.way != JacobiWay::ring) return;
     std::uint32_t most =
         own_device == Device::cuda ? static_cast<std::uint32_t>(heap_.multiprocessors()) : host_blocks_of(request_);
     if (request_.blocks > 0) most = std::min(most, static_cast<std::uint32_t>(request_.blocks));
-    if (request_.tile != JacobiTile::streamed) {
+    if (request_.tile != JacobiTile::streamed && request_.way == JacobiWay::in_kernel) {
       if (shared_bytes<small_rows, small_columns> <= shared_bytes_of(heap_.gpu()))
         tiling_ = cut(field_, most, most_threads, small_rows, small_columns);
       if (!tiling_ && sizeof(T) == 4 && shared_bytes<large_rows, large_columns> <= shared_bytes_of(heap_.gpu()))
@@ -206,7 +234,9 @@ class Ways final : public Solver {
 
   void queue_in_kernel() {
     if (!tiling_)
-      return launch({.blocks = blocks_, .threads = band_threads}, bands<T>, field_, places_, sweeps_, every_);
+      return launch({.blocks = blocks_, .threads = band_threads},
+                    request_.way == JacobiWay::ring ? bands<true, T> : bands<false, T>, field_, places_, sweeps_,
+                    every_);
     if constexpr (sizeof(T) == 4)
       if (tiling_->patch_rows == large_rows) return queue_tiles<large_rows, large_columns>();
     queue_tiles<small_rows, small_columns>();
@@ -256,6 +286,7 @@ class Ways final : public Solver {
   Field field_;
   std::uint64_t sweeps_, every_;
   shmem::Heap heap_;
+  std::optional<shmem::ring::Rings> rings_;
   Lane lane_, inner_lane_;
   Places<T> places_{};
   std::optional<Tiling> tiling_;

@@ -5,7 +5,7 @@ namespace imbrex::jobs::sparse {
 
 template <typename T>
 const Launches<T>& host_launches() {
-  static const Launches<T> launches = launches_here<T, 1>([](shmem::Heap&, std::uint32_t) { return 0u; });
+  static const Launches<T> launches = launches_here<T, 1>([](shmem::Heap&, std::uint32_t, bool) { return 0u; });
   return launches;
 }
 template const Launches<float>& host_launches<float>();

@@ -20,6 +20,7 @@
 #include <cmath>
 
 #include "imbrex/device/shmem.cuh"
+#include "imbrex/device/shmem/ring/transport.hpp"
 #include "jobs/sparse/tasks.hpp"
 
 namespace imbrex::jobs::sparse {
@@ -117,9 +118,11 @@ class Solve {
   IMBREX_DEVICE void end(std::uint32_t warps) {
     if (context_.pes() == 1) return;
     const Warp warp;
-    context_.fence(warp);
-    if (warp.thread_rank() != 0 || words::fetch_add(args_.ended, std::uint64_t{1}) % warps != warps - 1) return;
-    context_.fence();
+    warp.sync();
+    if (warp.thread_rank() != 0) return;
+    words::fence();
+    if (words::fetch_add(args_.ended, std::uint64_t{1}) % warps != warps - 1) return;
+    words::fence();
     for (std::uint32_t pe = 0; pe < context_.pes(); ++pe)
       if (pe != context_.pe()) context_.signal_set(args_.done + context_.pe(), epoch_, pe);
   }

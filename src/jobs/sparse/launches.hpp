@@ -21,8 +21,9 @@ struct Launches {
   /// Warps of a block.
   std::uint32_t warps;
   /// Blocks that this PE's part of the GPU holds at once; 0: any number.
-  std::uint32_t (*most_blocks)(shmem::Heap& heap, std::uint32_t columns);
+  std::uint32_t (*most_blocks)(shmem::Heap& heap, std::uint32_t columns, bool by_ring);
   void (*in_kernel)(shmem::Heap& heap, const SolveGrid& grid, const SystemArgs<T>& args);
+  void (*by_ring)(shmem::Heap& heap, const SolveGrid& grid, const SystemArgs<T>& args);
   void (*step)(shmem::Heap& heap, const SolveGrid& grid, const SystemArgs<T>& args, std::uint64_t epoch,
                std::uint32_t begin, std::uint32_t end);
 };
@@ -35,17 +36,19 @@ const Launches<T>& gpu_launches();
 
 namespace {
 
+template <typename T, std::uint32_t warps, typename Transport>
+void launch_in_kernel(shmem::Heap& heap, const SolveGrid& grid, const SystemArgs<T>& args) {
+  shmem::launch(heap, {.blocks = grid.blocks, .threads = warps * 32, .stream = grid.stream},
+                grid.columns == one_column ? &solve_in_kernel<T, one_column, Transport>
+                                           : &solve_in_kernel<T, several_columns, Transport>,
+                heap.handle(), args);
+}
+
 /// For the source that defines one of the two.
 template <typename T, std::uint32_t warps>
-Launches<T> launches_here(std::uint32_t (*most_blocks)(shmem::Heap&, std::uint32_t)) {
+Launches<T> launches_here(std::uint32_t (*most_blocks)(shmem::Heap&, std::uint32_t, bool)) {
   constexpr std::uint32_t threads = warps * 32;
-  return {warps, most_blocks,
-          [](shmem::Heap& heap, const SolveGrid& grid, const SystemArgs<T>& args) {
-            shmem::launch(heap, {.blocks = grid.blocks, .threads = threads, .stream = grid.stream},
-                          grid.columns == one_column ? &solve_in_kernel<T, one_column, shmem::LoadStore>
-                                                     : &solve_in_kernel<T, several_columns, shmem::LoadStore>,
-                          heap.handle(), args);
-          },
+  return {warps, most_blocks, launch_in_kernel<T, warps, shmem::LoadStore>, launch_in_kernel<T, warps, shmem::Ring>,
           [](shmem::Heap& heap, const SolveGrid& grid, const SystemArgs<T>& args, std::uint64_t epoch,
              std::uint32_t begin, std::uint32_t end) {
             shmem::launch(heap, {.blocks = grid.blocks, .threads = threads, .stream = grid.stream},

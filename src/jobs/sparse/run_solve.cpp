@@ -70,7 +70,7 @@ class Rank {
     result_.sharing = shares_.sharing, result_.block = shares_.block;
     result_.cut_rows = schedule_.cut_rows, result_.messages = schedule_.messages;
     shmem::Heap heap(world_, {.device = device_,
-                              .bytes = Solver<T>::heap_bytes(schedule_, request_.columns),
+                              .bytes = Solver<T>::heap_bytes(schedule_, request_.columns, request_.way),
                               .ranks_per_gpu = request_.ranks_per_gpu,
                               .contexts = 1u << 16});
     {

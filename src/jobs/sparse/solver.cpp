@@ -1,14 +1,18 @@
 #include "jobs/sparse/solver.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
+#include <optional>
 #include <span>
 
 #include "base/ceil_div.hpp"
 #include "base/check.hpp"
+#include "base/named.hpp"
 #include "base/narrow.hpp"
 #include "jobs/all_reduce_job.hpp"
 #include "jobs/sparse/launches.hpp"
+#include "shmem/ring/rings.hpp"
 
 namespace imbrex::jobs::sparse {
 namespace {
@@ -31,6 +35,13 @@ std::vector<T> rounded(const std::vector<double>& values) {
   return {values.begin(), values.end()};
 }
 
+constexpr std::array<base::Named<Way>, 3> ways{
+    {{Way::in_kernel, "in_kernel"}, {Way::kernel_boundaries, "kernel_boundaries"}, {Way::ring, "ring"}}};
+
+// What rings take of the heap for each block.
+constexpr std::uint32_t stage_bytes = 64;
+constexpr std::size_t ring_bytes = 128, most_ring_blocks = 8192;
+
 // So many right-hand sides are worked on: whole groups.
 std::uint32_t padded(std::int64_t columns) {
   if (columns == 1) return one_column;
@@ -39,13 +50,8 @@ std::uint32_t padded(std::int64_t columns) {
 
 }  // namespace
 
-Way parse_way(std::string_view name) {
-  if (name == "in_kernel") return Way::in_kernel;
-  if (name == "kernel_boundaries") return Way::kernel_boundaries;
-  throw Error(ErrorCode::invalid_input, fmt::format("'{}': it must be in_kernel or kernel_boundaries", name));
-}
-
-std::string_view name_of(Way way) { return way == Way::in_kernel ? "in_kernel" : "kernel_boundaries"; }
+Way parse_way(std::string_view name) { return base::find_value(ways, name, "a way"); }
+std::string_view name_of(Way way) { return base::find_name(ways, way); }
 
 template <typename T>
 struct Solver<T>::Parts {
@@ -81,7 +87,7 @@ struct Solver<T>::Parts {
     args.chunk_count = base::narrow<std::uint32_t>(schedule.chunks.size(), "chunks");
     args.columns = width;
 
-    const std::uint32_t most = launches.most_blocks(heap, at_once);
+    const std::uint32_t most = launches.most_blocks(heap, at_once, way == Way::ring);
     if (most == 0) {
       blocks = options.workers;
     } else {
@@ -89,6 +95,14 @@ struct Solver<T>::Parts {
       constexpr std::uint64_t levels_ahead = 8;
       const auto busy = levels_ahead * schedule.most_chunks * (width / at_once);
       blocks = static_cast<std::uint32_t>(std::clamp<std::uint64_t>(busy / launches.warps, 1, most));
+    }
+    if (way == Way::ring) {
+      std::vector<std::uint32_t> all(static_cast<std::size_t>(heap.pes()));  // schedules differ, and rings may not
+      heap.world().all_gather(&blocks, all.data(), sizeof blocks);
+      rings.emplace(heap, shmem::ring::RingOptions{.contexts = *std::max_element(all.begin(), all.end()),
+                                                   .slots = 512,
+                                                   .stage_bytes = stage_bytes,
+                                                   .templates = 0});
     }
   }
 
@@ -131,11 +145,12 @@ struct Solver<T>::Parts {
   SystemArgs<T> args{};
   T *result = nullptr, *right = nullptr;  ///< symmetric
   std::vector<std::unique_ptr<DeviceTensor>> memory;
+  std::optional<shmem::ring::Rings> rings;
 };
 
 template <typename T>
-std::size_t Solver<T>::heap_bytes(const Schedule& schedule, std::int64_t columns) {
-  constexpr std::size_t rounding = 4096;  // allocations' alignment
+std::size_t Solver<T>::heap_bytes(const Schedule& schedule, std::int64_t columns, Way way) {
+  const std::size_t rounding = 4096 + (way == Way::ring ? most_ring_blocks * ring_bytes : 0);  // allocations' alignment
   return padded(columns) * 2 * (schedule.most_rows * sizeof(T) + schedule.most_slots * sizeof(shmem::Packet<T>)) +
          rounding;
 }
@@ -166,8 +181,10 @@ void Solver<T>::solve() {
 
 template <typename T>
 void Solver<T>::enqueue(CudaStream stream) {
-  IMBREX_EXPECTS(parts_->way == Way::in_kernel, "a solve at kernel boundaries is not one kernel, and cannot be queued");
-  parts_->launches.in_kernel(parts_->heap, {parts_->blocks, parts_->at_once, stream}, parts_->args);
+  IMBREX_EXPECTS(parts_->way != Way::kernel_boundaries,
+                 "a solve at kernel boundaries is not one kernel, and cannot be queued");
+  const auto launch = parts_->way == Way::ring ? parts_->launches.by_ring : parts_->launches.in_kernel;
+  launch(parts_->heap, {parts_->blocks, parts_->at_once, stream}, parts_->args);
 }
 
 template <typename T>

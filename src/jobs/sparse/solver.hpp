@@ -14,6 +14,7 @@ namespace imbrex::jobs::sparse {
 enum class Way {
   in_kernel,          ///< one kernel a solve; PEs send each other packets from it
   kernel_boundaries,  ///< a kernel a level; PEs meet between kernels
+  ring,               ///< as in_kernel; packets go by rings that a thread of the host serves
 };
 
 Way parse_way(std::string_view name);
@@ -30,7 +31,7 @@ template <typename T>
 class Solver {
  public:
   /// Bytes of a PE's part of the heap that the solver takes.
-  static std::size_t heap_bytes(const Schedule& schedule, std::int64_t columns);
+  static std::size_t heap_bytes(const Schedule& schedule, std::int64_t columns, Way way = Way::in_kernel);
 
   /// Collective. The schedules are of one system, that expect_solvable has passed for T, and of the same shares.
   Solver(shmem::Heap& heap, const Schedule& schedule, const SolverOptions& options);

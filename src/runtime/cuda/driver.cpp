@@ -37,6 +37,7 @@ const Driver& driver() {
     find(d.push_context, "cuCtxPushCurrent");
     find(d.pop_context, "cuCtxPopCurrent");
     find(d.context_device, "cuCtxGetDevice");
+    find(d.batch_mem_op, "cuStreamBatchMemOp");
     return d;
   }();
   return loaded;

@@ -26,6 +26,7 @@ struct Driver {
   decltype(&::cuCtxPushCurrent) push_context = nullptr;
   decltype(&::cuCtxPopCurrent) pop_context = nullptr;
   decltype(&::cuCtxGetDevice) context_device = nullptr;
+  decltype(&::cuStreamBatchMemOp) batch_mem_op = nullptr;
 };
 
 /// Throws Error(runtime_failure) where there is no driver, or one without a function.

@@ -20,16 +20,17 @@ static_assert(std::endian::native == std::endian::little, "frames are written as
 inline constexpr std::uint32_t frame_magic = 0x78726269;  // "ibrx"
 
 enum class FrameKind : std::uint16_t {
-  banner = 1,   // Banner: who listens
-  hello = 2,    // RankHello: who connects, and that it knows the secret
-  receipt = 3,  // Receipt: that who listens knows it too, and has taken the rank
-  refusal = 4,  // text: why there is no world
-  roster = 5,   // RosterHead, then a RosterEntry for every rank
-  alive = 6,    // nothing: the rank is there
-  enter = 7,    // Entry, then what it gathers: the rank enters a barrier
-  state = 8,    // std::uint32_t: the RankState with which the rank leaves
-  failure = 9,  // text: what the rank's host has recorded
-  refused = 10  // RefusedCall, then text: the rank refuses a collective call, and why
+  banner = 1,    // Banner: who listens
+  hello = 2,     // RankHello: who connects, and that it knows the secret
+  receipt = 3,   // Receipt: that who listens knows it too, and has taken the rank
+  refusal = 4,   // text: why there is no world
+  roster = 5,    // RosterHead, then a RosterEntry for every rank
+  alive = 6,     // nothing: the rank is there
+  enter = 7,     // Entry, then what it gathers: the rank enters a barrier
+  state = 8,     // std::uint32_t: the RankState with which the rank leaves
+  failure = 9,   // text: what the rank's host has recorded
+  refused = 10,  // RefusedCall, then text: the rank refuses a collective call, and why
+  word = 11      // PutWord: stored into the receiver's part of the heap
 };
 
 struct FrameHead {
@@ -87,6 +88,12 @@ struct RefusedCall {
   std::uint64_t calls = 0;  // the rank's record
 };
 
+struct PutWord {
+  std::uint64_t offset = 0;  // a multiple of 8
+  std::uint64_t value = 0;
+};
+
+static_assert(sizeof(PutWord) == 16);
 static_assert(sizeof(FrameHead) == 12 && sizeof(Banner) == 32 && sizeof(RankHello) == 144 && sizeof(Receipt) == 16 &&
               sizeof(RosterHead) == 16 && sizeof(RosterEntry) == 144 && sizeof(Entry) == 16 &&
               sizeof(RefusedCall) == 16);

@@ -34,6 +34,7 @@ Links::Links(Acquaintance acquaintance, int rank, double limit)
   for (std::size_t r = 0; r < links_.size(); ++r) {
     links_[r].connection = std::move(acquaintance.connections[r]);
     links_[r].open = static_cast<bool>(links_[r].connection);
+    if (links_[r].open && own_address_.empty()) own_address_ = own_end(links_[r].connection.socket()).address();
     if (!is_far(static_cast<int>(r))) continue;
     block_->ranks[r].pid = roster_.ranks[r].pid;
     block_->ranks[r].state = running;
@@ -47,8 +48,9 @@ Links::~Links() {
   if (thread_.joinable()) leave(RankState::failed);
 }
 
-void Links::start(const Control& control) {
+void Links::start(const Control& control, const HeapHandle& heap) {
   control_ = std::make_unique<Control>(control);
+  heap_ = heap;
   thread_ = quiet_thread([this] { run(); });
 }
 
@@ -77,6 +79,15 @@ void Links::enter(std::uint64_t number, std::uint32_t gathered, const std::byte*
 void Links::refused(std::uint64_t number, std::uint64_t calls, std::string_view reason) noexcept {
   const RefusedCall call{number, calls};
   send_all(FrameKind::refused, bytes_of(call), reason.substr(0, sizeof RefusalRecord{}.text - 1));
+}
+
+void Links::put_word(int rank, std::uint64_t offset, std::uint64_t value) noexcept {
+  const PutWord word{offset, value};
+  const std::lock_guard lock(mutex_);
+  Link& link = links_[static_cast<std::size_t>(rank)];
+  if (!link.open) return;
+  link.connection.send(FrameKind::word, bytes_of(word));
+  if (link.connection.has_unsent()) wake();
 }
 
 void Links::tell_failure() {
@@ -160,6 +171,7 @@ bool Links::take(int rank, const Frame& frame) {
   switch (frame.kind) {
     case FrameKind::alive: return true;
     case FrameKind::enter: return take_entry(rank, frame);
+    case FrameKind::word: return take_word(frame);
     case FrameKind::failure: control_->record(frame.payload); return true;
     case FrameKind::state: {
       const auto state = frame.as<std::uint32_t>();
@@ -192,6 +204,14 @@ bool Links::take_entry(int rank, const Frame& frame) {
   std::memcpy(block_->gather[slot][rank], frame.payload.data() + sizeof entry, bytes);
   record.gathered[slot] = entry.gathered;
   word(record.arrived).store(entry.number, std::memory_order_release);
+  return true;
+}
+
+bool Links::take_word(const Frame& frame) {
+  const auto put = frame.as<PutWord>();
+  if (!put || put->offset % sizeof put->value != 0 || put->offset > heap_.stride - sizeof put->value) return false;
+  auto& place = *reinterpret_cast<std::uint64_t*>(heap_.at(heap_.rank, put->offset));
+  word(place).store(put->value, std::memory_order_release);
   return true;
 }
 

@@ -26,8 +26,8 @@ class Links final : public FarRanks {
 
   const Roster& roster() const { return roster_; }
 
-  /// Begins. `control`: this rank's, which knows of this object.
-  void start(const Control& control);
+  /// Begins. `control`: this rank's, which knows of this object. `heap`: of this host, of which each rank has a stride.
+  void start(const Control& control, const HeapHandle& heap);
   /// Tells all how this rank leaves, and ends. What the network still holds has a second.
   void leave(RankState state) noexcept;
 
@@ -37,6 +37,11 @@ class Links final : public FarRanks {
   void enter(std::uint64_t number, std::uint32_t gathered, const std::byte* bytes) noexcept override;
   void refused(std::uint64_t number, std::uint64_t calls, std::string_view reason) noexcept override;
   void failed() noexcept override { wake(); }
+
+  /// Stores 8 bytes into a far rank's part of the heap, behind the words sent there before. Any thread.
+  void put_word(int rank, std::uint64_t offset, std::uint64_t value) noexcept;
+  /// Where ranks of other hosts reach this one, in digits.
+  const std::string& own_address() const { return own_address_; }
 
  private:
   struct Link {
@@ -52,6 +57,7 @@ class Links final : public FarRanks {
   void read(int rank);
   bool take(int rank, const Frame& frame);
   bool take_entry(int rank, const Frame& frame);
+  bool take_word(const Frame& frame);
   void lose(int rank, const std::string& why);
   void tick();
   void tell_failure();
@@ -63,6 +69,8 @@ class Links final : public FarRanks {
   std::vector<Link> links_;              // by rank
   std::unique_ptr<ControlBlock> block_;  // what far ranks have said of themselves; only the thread writes it
   std::unique_ptr<Control> control_;
+  HeapHandle heap_;
+  std::string own_address_;
   FileDescriptor bell_;  // eventfd: readable once the thread has something to do
   std::mutex mutex_;     // sending
   bool failure_told_ = false;

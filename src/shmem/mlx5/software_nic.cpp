@@ -3,25 +3,11 @@
 #include <chrono>
 
 #include "base/check.hpp"
+#include "shmem/host_copies.hpp"
 #include "shmem/mlx5/words.hpp"
 
 namespace imbrex::shmem::mlx5 {
 namespace {
-
-// Words of 1 to 8 bytes are written at once, as peers may look at them; else byte by byte.
-template <typename Word>
-bool move_word(std::byte* to, const std::byte* from, std::uint64_t bytes) {
-  const auto both = reinterpret_cast<std::uintptr_t>(to) | reinterpret_cast<std::uintptr_t>(from);
-  if (bytes != sizeof(Word) || both % sizeof(Word) != 0) return false;
-  words::store(reinterpret_cast<Word*>(to), words::load(reinterpret_cast<const Word*>(from)));
-  return true;
-}
-void move_bytes(std::byte* to, const std::byte* from, std::uint64_t bytes) {
-  if (move_word<std::uint64_t>(to, from, bytes) || move_word<std::uint32_t>(to, from, bytes) ||
-      move_word<std::uint16_t>(to, from, bytes) || move_word<std::uint8_t>(to, from, bytes))
-    return;
-  std::memcpy(to, from, bytes);
-}
 
 std::uint64_t number_of(const std::uint32_t* words) { return std::uint64_t{be32(words[0])} << 32 | be32(words[1]); }
 
@@ -171,7 +157,7 @@ std::uint32_t SoftwareNic::execute(const Port& port, const Request& request, std
   if (there == nullptr) return remote_access_error;
 
   if (!atomic) {
-    move_bytes(reads ? here : there, reads ? there : here, bytes);
+    copy_between(reads ? here : there, reads ? there : here, bytes);
     return 0;
   }
   if (address % 8 != 0) return remote_request_error;

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
 
 #include "imbrex/shmem.hpp"
 
@@ -28,15 +29,15 @@ enum class WordType : std::uint8_t { unsigned_integer, floating_point };  ///< w
 /// One thing that a wire is to do. Offsets count from the beginning of the PE's whole part, states before the heap
 /// included: Handle::group.own.
 struct Transfer {
-  Verb verb;
-  WordType type;
-  std::uint32_t pe;
-  std::uint64_t there;  ///< offset in that PE's part
-  std::byte* here;      ///< in this PE's part; null where nothing is read or kept
-  std::uint64_t bytes;
-  std::uint64_t operand;
-  std::uint64_t compare;
-  std::uint64_t token;  ///< handed back by poll
+  Verb verb = Verb::put;
+  WordType type = WordType::unsigned_integer;
+  std::uint32_t pe = 0;
+  std::uint64_t there = 0;    ///< offset in that PE's part
+  std::byte* here = nullptr;  ///< in this PE's part; null where nothing is read or kept
+  std::uint64_t bytes = 0;
+  std::uint64_t operand = 0;
+  std::uint64_t compare = 0;
+  std::uint64_t token = 0;  ///< handed back by poll
 };
 
 /// One thread uses it. Nothing of it waits for long.
@@ -64,8 +65,15 @@ std::unique_ptr<Wire> mapped_wire(Heap& heap);
 /// Collective. By copies on a stream of its own: the heap lies on GPUs of one host.
 std::unique_ptr<Wire> gpu_wire(Heap& heap);
 
-/// Collective. By libfabric, between any hosts. Throws Error(invalid_input) where this build is without it or the
-/// provider is not there.
-std::unique_ptr<Wire> fabric_wire(Heap& heap);
+struct FabricOptions {
+  std::string provider = {};   ///< of libfabric; empty: IMBREX_FABRIC_PROVIDER, or "tcp;ofi_rxm"
+  bool near_by_memory = true;  ///< tests: false: PEs of one host, too, are reached by libfabric
+  bool reads_back = false;     ///< tests: as if the provider could not say when a put is there
+};
+
+/// Collective. By libfabric to PEs of other hosts, by loads and stores to those of this one: the heap lies in memory.
+/// Throws Error(invalid_input) where this build is without libfabric or the provider is not there,
+/// Error(runtime_failure) naming what failed on which PE.
+std::unique_ptr<Wire> fabric_wire(Heap& heap, const FabricOptions& options = {});
 
 }  // namespace imbrex::shmem::ring

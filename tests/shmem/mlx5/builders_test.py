@@ -21,8 +21,8 @@ def bytes_of(opcode):
     return next((size for part in opcode.split(".")[1:] if (size := SIZES.get(part))), 4)
 
 
-def costs(sass, usage):
-    """By kernel: stores and bytes of the request, instructions, loads, registers."""
+def costs(sass, usage, others=OTHERS):
+    """By kernel: stores and bytes of the request, without `others`, instructions, loads, registers."""
     registers = {name: int(count) for name, count in REGISTERS.findall(usage)}
     found = {}
     parts = FUNCTION.split(sass)
@@ -32,8 +32,8 @@ def costs(sass, usage):
         opcodes = opcodes[: end + 1]
         stores = [one for one in opcodes if STORE.match(one)]
         found[name] = {
-            "stores": len(stores) - OTHERS["stores"],
-            "bytes": sum(map(bytes_of, stores)) - OTHERS["bytes"],
+            "stores": len(stores) - others["stores"],
+            "bytes": sum(map(bytes_of, stores)) - others["bytes"],
             "loads": sum(one.startswith("LDG") or one == "LD" or one.startswith("LD.") for one in opcodes),
             "instructions": len(opcodes),
             "registers": registers[name],

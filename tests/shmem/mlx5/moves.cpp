@@ -3,6 +3,6 @@
 
 namespace imbrex::shmem::test {
 
-std::vector<Case> moves_on_mlx5() { return moves<Mlx5>(); }
+std::vector<Case> moves_on_mlx5() { return moves<Mlx5, Thread, Warp, Block>(); }
 
 }  // namespace imbrex::shmem::test

@@ -34,6 +34,7 @@ int run(World& world, const std::vector<Case>& cases, const mlx5::NicOptions& op
 
 TEST(ShmemMlx5Suite, Moves) {
   const auto cases = moves_on_mlx5();
+  EXPECT_EQ(cases.size(), 1407u);
   EXPECT_EQ(run_processes(3, world_options, [&](World& world) { return run(world, cases, {}); }), 0);
 }
 

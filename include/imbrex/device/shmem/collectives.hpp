@@ -33,8 +33,9 @@ IMBREX_DEVICE void tell(Context<Transport>& context, const Team& team, std::uint
   context.transport().fence(context.handle(), all_pes);
   if (aborted) return;
   for (; member < end; member += static_cast<std::uint32_t>(group.size()))
-    context.transport().signal(context.handle(), &team.state->arrived[team.me], call, SignalOperation::set,
-                               team.pe(member));
+    if (expect_reached<Transport>(context.handle(), &team.state->calls, team.pe(member)))
+      context.transport().signal(context.handle(), &team.state->arrived[team.me], call, SignalOperation::set,
+                                 team.pe(member));
 }
 
 /// Until members `first`, ... below `end` have told of the call.

@@ -19,6 +19,7 @@
 #include "imbrex/device/shmem/kernel.hpp"
 #include "imbrex/device/shmem/load_store.hpp"
 #include "imbrex/device/shmem/operations.hpp"
+#include "imbrex/device/shmem/reach.hpp"
 
 namespace imbrex::shmem {
 
@@ -48,7 +49,8 @@ class Context {
   /// The place itself in another PE's memory; null where loads and stores do not reach it.
   template <typename T>
   IMBREX_DEVICE T* pointer(T* address, std::uint32_t pe) const {
-    return checked(address, 1, pe) ? transport_.pointer(handle_, address, pe) : nullptr;
+    return reaches<Transport>(handle_, pe) && checked(address, 1, pe) ? transport_.pointer(handle_, address, pe)
+                                                                      : nullptr;
   }
 
   // ------------------------------------------------------------------------------------------- puts and gets
@@ -393,11 +395,12 @@ class Context {
            });
   }
 
-  /// In builds with IMBREX_SHMEM_CHECK: whether the PE is one and the elements, if there are any, lie in the heap; else
-  /// the fault ends all waits of all PEs, and the call does nothing.
+  /// Whether the transport reaches the PE; and in builds with IMBREX_SHMEM_CHECK whether the PE is one and the
+  /// elements, if there are any, lie in the heap. Else the fault ends all waits of all PEs, and the call does nothing.
   template <typename T>
   IMBREX_DEVICE bool checked([[maybe_unused]] const T* first, [[maybe_unused]] std::uint64_t count,
                              [[maybe_unused]] std::uint32_t pe) const {
+    if (!expect_reached<Transport>(handle_, first, pe)) return false;
 #if defined(IMBREX_SHMEM_CHECK)
     const std::uint64_t offset = offset_of(first);
     const bool known = pe < handle_.pes();

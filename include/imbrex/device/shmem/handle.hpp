@@ -16,6 +16,7 @@ struct Handle {
   std::uint64_t bytes;     ///< of a part
   std::uint32_t contexts;  ///< that this PE's kernels may have at once: numbers below this
   const void* transport;   ///< what a transport other than loads and stores works by; null without one
+  std::uint64_t near;      ///< bit r: PE r's part is mapped here; the others are on other hosts
 
   IMBREX_DEVICE std::uint32_t pe() const { return group.rank; }
   IMBREX_DEVICE std::uint32_t pes() const { return group.ranks; }
@@ -72,10 +73,15 @@ enum class FaultKind : std::uint32_t {
   pe,             ///< IMBREX_SHMEM_CHECK: a PE out of range; `expected` is their number
   address,        ///< IMBREX_SHMEM_CHECK: bytes outside of the heap; `expected` is how many
   context,        ///< a context's number is out of range; `expected` is how many there are
+  far,            ///< loads and stores to a PE of another host; checked on the CPU
   // By a NIC's queues; the offset is the queue's kind.
   request,     ///< the NIC refused a request; `expected` is the syndrome, the vendor's above it, `seen` its index
   completion,  ///< requests took too long; `expected` is how many, `seen` how many were complete
   turn,        ///< the context's other threads took too long
+  // By rings.
+  ring_full,  ///< no slot was free in time; the offset is how many there are, `expected` slots so far, `seen` read
+  ring_completion,  ///< `expected` slots took too long, `seen` are complete
+  descriptor,       ///< the host's thread refused one of a context, the block: `expected` is a Refusal
 };
 
 IMBREX_DEVICE void describe(device::Fault& fault, FaultKind kind, std::uint32_t block, std::uint32_t pe,

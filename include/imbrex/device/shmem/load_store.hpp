@@ -112,6 +112,15 @@ class LoadStore {
   /// Whether context `number` could be made.
   IMBREX_DEVICE bool open(const Handle& handle, std::uint32_t number) { return number < handle.contexts; }
 
+  /// Whether they reach the PE. On GPUs all PEs of a heap are reached, and nothing is asked.
+  static IMBREX_DEVICE bool reaches([[maybe_unused]] const Handle& handle, [[maybe_unused]] std::uint32_t pe) {
+#if defined(__CUDA_ARCH__)
+    return true;
+#else
+    return pe >= max_pes || (handle.near >> pe & 1) != 0;
+#endif
+  }
+
   /// The peer's place itself; null where loads and stores do not reach it.
   template <typename T>
   IMBREX_DEVICE T* pointer(const Handle& handle, T* address, std::uint32_t pe) const {

@@ -9,7 +9,7 @@ namespace {
 constexpr std::uint32_t block_warps = 8;
 
 template <typename T>
-std::uint32_t most_blocks(shmem::Heap& heap, std::uint32_t columns) {
+std::uint32_t most_blocks(shmem::Heap& heap, std::uint32_t columns, bool by_ring) {
   const auto fail = [](cudaError_t status, const char* call) {
     if (status != cudaSuccess)
       throw Error(ErrorCode::runtime_failure, std::string(call) + " failed: " + cudaGetErrorString(status));
@@ -21,12 +21,13 @@ std::uint32_t most_blocks(shmem::Heap& heap, std::uint32_t columns) {
          "cudaOccupancyMaxActiveBlocksPerMultiprocessor");
     return blocks;
   };
+  const auto least = [&]<std::uint32_t width>() {
+    if (by_ring) return of(reinterpret_cast<const void*>(&solve_in_kernel<T, width, shmem::Ring>));
+    return std::min(of(reinterpret_cast<const void*>(&solve_in_kernel<T, width, shmem::LoadStore>)),
+                    of(reinterpret_cast<const void*>(&solve_step<T, width, shmem::LoadStore>)));
+  };
   const int each =
-      columns == one_column
-          ? std::min(of(reinterpret_cast<const void*>(&solve_in_kernel<T, one_column, shmem::LoadStore>)),
-                     of(reinterpret_cast<const void*>(&solve_step<T, one_column, shmem::LoadStore>)))
-          : std::min(of(reinterpret_cast<const void*>(&solve_in_kernel<T, several_columns, shmem::LoadStore>)),
-                     of(reinterpret_cast<const void*>(&solve_step<T, several_columns, shmem::LoadStore>)));
+      columns == one_column ? least.template operator()<one_column>() : least.template operator()<several_columns>();
   return static_cast<std::uint32_t>(each * heap.multiprocessors());
 }
 

@@ -3,7 +3,7 @@
 
 #include <cublasLt.h>
 
-#include "runtime/cuda/libraries/shared_library.hpp"
+#include "runtime/libraries/shared_library.hpp"
 
 namespace imbrex::runtime {
 

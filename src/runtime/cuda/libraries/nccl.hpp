@@ -8,7 +8,7 @@
 
 #include "imbrex/types.hpp"
 #include "imbrex/world.hpp"
-#include "runtime/cuda/libraries/shared_library.hpp"
+#include "runtime/libraries/shared_library.hpp"
 
 namespace imbrex::runtime {
 

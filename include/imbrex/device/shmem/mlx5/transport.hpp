@@ -20,6 +20,7 @@
 #include "imbrex/device/shmem/load_store.hpp"
 #include "imbrex/device/shmem/mlx5/queue.hpp"
 #include "imbrex/device/shmem/operations.hpp"
+#include "imbrex/device/shmem/turns.hpp"
 
 namespace imbrex::shmem::mlx5 {
 
@@ -214,29 +215,12 @@ class Transport {
     group.sync();
     if (!is_leader(group)) return;
     const bool well = device::wait_until(
-        handle.group, [&] { return take(); },
+        handle.group, [&] { return take_turn(&shared_->lock); },
         [&](device::Fault& fault) { describe(fault, FaultKind::turn, block_index(), handle.pe(), 0, 0, 0); });
     if (!well) return;
     if (words::load(&shared_->failed) == 0) work();
     used_ = &handle;
-    give();
-  }
-
-  IMBREX_DEVICE bool take() {
-#if defined(__CUDA_ARCH__)
-    std::uint32_t seen;
-    asm volatile("atom.acquire.gpu.global.cas.b32 %0, [%1], 0, 1;" : "=r"(seen) : "l"(&shared_->lock) : "memory");
-    return seen == 0;
-#else
-    return device::word_at<std::uint32_t>(&shared_->lock).exchange(1, std::memory_order_acquire) == 0;
-#endif
-  }
-  IMBREX_DEVICE void give() {
-#if defined(__CUDA_ARCH__)
-    asm volatile("st.release.gpu.global.u32 [%0], 0;" ::"l"(&shared_->lock) : "memory");
-#else
-    device::word_at<std::uint32_t>(&shared_->lock).store(0, std::memory_order_release);
-#endif
+    end_turn(&shared_->lock);
   }
 
   // ----------------------------------------------------------------------------------------------- requests

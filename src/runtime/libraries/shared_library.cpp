@@ -1,4 +1,4 @@
-#include "runtime/cuda/libraries/shared_library.hpp"
+#include "runtime/libraries/shared_library.hpp"
 
 #include <dlfcn.h>
 
@@ -9,7 +9,9 @@ SharedLibrary::SharedLibrary(const std::string& name) : name_(name) {
   if (handle_ != nullptr) return;
   const char* text = dlerror();
   const std::string reason = text != nullptr ? text : "unknown error";
+#if defined(IMBREX_CUDA_LIBRARY_DIR)
   handle_ = dlopen((IMBREX_CUDA_LIBRARY_DIR "/" + name).c_str(), RTLD_NOW | RTLD_LOCAL);
+#endif
   if (handle_ == nullptr)
     throw Error(
         ErrorCode::runtime_failure,

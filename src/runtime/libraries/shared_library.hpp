@@ -9,8 +9,8 @@ namespace imbrex::runtime {
 
 class SharedLibrary {
  public:
-  /// Loads `name` from where the system looks for libraries, else from where the build found the CUDA toolkit. Throws
-  /// Error(runtime_failure) naming it. It stays loaded.
+  /// Loads `name` from where the system looks for libraries, else from where a build with CUDA found its toolkit.
+  /// Throws Error(runtime_failure) naming it. It stays loaded.
   explicit SharedLibrary(const std::string& name);
 
   /// Sets `function` to the symbol's address. Throws Error(runtime_failure) naming library and symbol.

@@ -1,0 +1,73 @@
+// PEs of one host that reach each other by rings only, over wires that are kind or not.
+#pragma once
+
+#include <functional>
+#include <random>
+#include <vector>
+
+#include "shmem/ring/rings.hpp"
+
+namespace imbrex::shmem::ring::test {
+
+/// What is late and out of order, by seed: nothing is begun at once, no two transfers keep their order, and what is
+/// done is told of later.
+class UnkindWire final : public Wire {
+ public:
+  UnkindWire(std::unique_ptr<Wire> wire, std::uint64_t seed) : wire_(std::move(wire)), random_(seed) {}
+
+  bool begin(const Transfer& transfer) override {
+    if (waiting_.size() >= 64 || random_() % 8 == 0) return false;
+    waiting_.push_back(transfer);
+    return true;
+  }
+
+  std::size_t poll(std::span<std::uint64_t> tokens) override {
+    while (!waiting_.empty() && random_() % 4 != 0) {
+      const std::size_t which = random_() % waiting_.size();
+      wire_->begin(waiting_[which]);
+      waiting_.erase(waiting_.begin() + static_cast<std::ptrdiff_t>(which));
+    }
+    std::uint64_t token = 0;
+    while (wire_->poll({&token, 1}) != 0) done_.push_back(token);
+    std::size_t count = 0;
+    while (count < tokens.size() && !done_.empty() && random_() % 4 != 0) {
+      const std::size_t which = random_() % done_.size();
+      tokens[count++] = done_[which];
+      done_.erase(done_.begin() + static_cast<std::ptrdiff_t>(which));
+    }
+    return count;
+  }
+
+  bool keeps_order() const override { return false; }
+
+ private:
+  std::unique_ptr<Wire> wire_;
+  std::mt19937_64 random_;
+  std::vector<Transfer> waiting_;
+  std::vector<std::uint64_t> done_;
+};
+
+enum class Kindness { kind, unkind };
+
+struct Site {
+  World& world;
+  Heap& heap;
+  Rings& rings;
+};
+
+/// One PE's part: makes the heap and the rings, and runs `body`.
+inline int at_site(World& world, const HeapOptions& heap_options, const RingOptions& ring_options, Kindness kindness,
+                   const std::function<int(Site&)>& body) {
+  Heap heap(world, heap_options);
+  std::unique_ptr<Wire> wire = mapped_wire(heap);
+  if (kindness == Kindness::unkind)
+    wire = std::make_unique<UnkindWire>(std::move(wire),
+                                        ring_options.seed * 64 + static_cast<std::uint64_t>(world.rank()));
+  Rings rings(heap, ring_options, std::move(wire));
+  Site site{world, heap, rings};
+  const int code = body(site);
+  world.barrier();  // peers may still put
+  return code;
+}
+
+}  // namespace imbrex::shmem::ring::test

@@ -1,0 +1,113 @@
+#!/usr/bin/env python3
+"""Rings over hosts that are network namespaces of this machine, by libfabric's tcp.
+
+usage: hosts_test.py      IMBREX_HOSTS_RANK names the PEs' program, IMBREX_PROGRAM imbrex; exits 77 where the system allows no
+                          namespaces
+"""
+
+import os
+import random
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "runtime/hosts"))
+import namespaces  # noqa: E402
+
+RANK = os.environ["IMBREX_HOSTS_RANK"]
+
+# Sends to each port what no rank sends: nothing, noise, one connection's noise for another, a head that asks for much.
+HOSTILE = """
+import random, socket, sys, time
+address, seed, *ports = sys.argv[1:]
+noise = random.Random(int(seed))
+end = time.monotonic() + 4
+while time.monotonic() < end:
+    sockets = []
+    for port in ports:
+        try:
+            one = socket.create_connection((address, int(port)), 2)
+            one.sendall(noise.choice([b"", noise.randbytes(noise.randrange(1, 5000)), b"\\xff" * 64, b"\\0" * 4096,
+                                      bytes([3, noise.randrange(8), 0, 0]) + noise.randbytes(60)]))
+            sockets.append(one)
+        except OSError:
+            pass
+    time.sleep(0.02)
+    for one in sockets:
+        one.close()
+"""
+
+
+class Rings(namespaces.Network):
+    def test_suite(self):
+        self.expect_well(self.start("aabb", RANK, "suite", limit=60))
+
+    def test_suite_over_three_hosts(self):
+        self.expect_well(self.start("abcab", RANK, "suite", 20, limit=60, also={"IMBREX_INTERFACE": "eth0"}))
+
+    def test_teams(self):
+        for spread in ("ab", "aabb", "abcba"):
+            with self.subTest(spread):
+                self.expect_well(self.start(spread, RANK, "teams"))
+
+    def test_what_does_not_reach_other_hosts(self):
+        for call, says in (("write", "on host b, and this host, a, does not reach its memory"),
+                           ("read", "on host b, and this host, a, does not reach its memory"),
+                           ("kernel", "named PE 1 of another host at offset 0 of the heap: loads and stores do not reach it (host b)"),
+                           ("team", "loads and stores do not reach it")):
+            with self.subTest(call):
+                for code, errors in self.ends(self.start("ab", RANK, "far", call)):
+                    self.assertIn(code, (2, 3))
+                    self.assertIn(says, errors)
+
+    def test_a_host_is_cut_off(self):
+        limit = 4
+        for cut in "ba":
+            with self.subTest(cut):
+                ranks = self.start("aabb", RANK, "ring", 60, limit=limit)
+                time.sleep(2)
+                self.assertEqual([rank.poll() for rank in ranks], [None] * 4)
+                self.hosts[cut].cut()
+                begin = time.monotonic()
+                try:
+                    ended = self.ends(ranks)
+                finally:
+                    self.hosts[cut].join()
+                self.assertLess(time.monotonic() - begin, limit + 4)
+                self.expect_lost("aabb", cut, ended)
+
+    def test_a_rank_is_killed(self):
+        ranks = self.start("aabb", RANK, "ring", 60, limit=10)
+        time.sleep(1.5)
+        ranks[3].kill()
+        begin = time.monotonic()
+        ended = self.ends(ranks)
+        self.assertLess(time.monotonic() - begin, 8)
+        for code, errors in ended[:3]:
+            self.assertEqual(code, 3, errors)
+            self.assertRegex(errors, "rank 3|PE 3")
+
+    def test_strangers_disturb_nobody(self):
+        ranks = self.start("aabb", RANK, "ring", 10, limit=20)
+        strangers = []
+        for name in "ab":
+            ports = []
+            for _ in range(100):  # until the PEs have met, and libfabric alone listens
+                table = subprocess.run(self.hosts[name].inside("cat", "/proc/net/tcp", "/proc/net/tcp6"), text=True,
+                                       capture_output=True, check=True).stdout
+                rows = [line.split() for line in table.splitlines()]
+                last, ports = ports, [str(int(row[1].split(":")[1], 16)) for row in rows if row[3] == "0A"]
+                if len(ports) == 2 and ports == last:
+                    break
+                time.sleep(0.1)
+            self.assertEqual(len(ports), 2, table)
+            strangers.append(subprocess.Popen(self.hosts["c"].inside(
+                sys.executable, "-c", HOSTILE, self.hosts[name].address, str(random.randrange(1 << 30)), *ports)))
+        self.expect_well(ranks)
+        for stranger in strangers:
+            self.assertEqual(stranger.wait(timeout=30), 0)
+
+
+if __name__ == "__main__":
+    namespaces.main()
