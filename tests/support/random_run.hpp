@@ -22,6 +22,7 @@ inline jobs::RunRequest verified_run(Random& random, const RandomCase& c) {
   request.verify = true;
   request.repeat = 2;
   request.threads = true;
+  request.device = Device::cpu;  // one rank would take a GPU where there is one
   request.wait_limit = 60;
   request.cpu.workers = static_cast<int>(random.between(1, 2));
   return request;

@@ -10,7 +10,7 @@
 
 #if defined(__CUDACC__)
 #define IMBREX_JACOBI_BOUNDS(threads, blocks) __launch_bounds__(threads, blocks)
-#define IMBREX_JACOBI_CALL __host__ __device__ __noinline__  // what sweeps beside it keep no registers for
+#define IMBREX_JACOBI_CALL __host__ __device__ __noinline__  // what a sweep that calls it keeps no registers for
 #else
 #define IMBREX_JACOBI_CALL inline
 #define IMBREX_JACOBI_BOUNDS(threads, blocks)

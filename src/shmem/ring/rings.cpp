@@ -111,7 +111,7 @@ struct Rings::Parts {
     heap.write(shared, contexts.data(), contexts.size() * sizeof(Shared), heap.pe());
     heap.use_transport(own);
     proxy.emplace(heap, options, std::move(wire), std::move(ports), table);
-    heap.world().barrier();  // nobody's kernel waits while another PE still sets up
+    heap.world().barrier();  // no kernel waits while another PE still sets up
   }
 
   Heap& heap;

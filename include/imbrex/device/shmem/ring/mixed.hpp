@@ -1,6 +1,6 @@
 // The transport for PEs of several hosts: loads and stores to those whose memory is mapped, rings to the others.
 //
-// Atomic operations and signals that are added to all go by rings, so that they are atomic to each other, whoever
+// Atomic operations and signals that are added to all go by rings, so that they are atomic to each other, whichever PE
 // makes them; those to a near PE wait until they are done, so that what comes behind a fence may be a store.
 #pragma once
 

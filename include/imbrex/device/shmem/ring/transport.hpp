@@ -38,7 +38,7 @@ struct alignas(64) Shared {
   std::uint32_t log_slots;
   std::uint32_t posted;    ///< slots that threads took
   std::uint32_t room;      ///< so many may be taken, by what was last seen
-  std::uint32_t complete;  ///< likewise
+  std::uint32_t complete;  ///< so many are complete, by what was last seen
   std::uint32_t lock;      ///< of the thread that has the stage
   std::uint32_t looking;   ///< of the thread that looks over the bus
 };
