@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import shutil
 import signal
 import subprocess
@@ -18,6 +19,10 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "shmem"))
+
+from mps import end_mps  # type: ignore[import-not-found]
 
 GRACE_S = 1.0  # between SIGTERM and SIGKILL
 
@@ -63,28 +68,27 @@ def end_session(session: int, number: int, patience: float) -> bool:
 
 def quit_mps(folder: str) -> None:
     """Ends the MPS daemon whose pipe lies in folder/pipe, and removes the folder."""
-    environment = {**os.environ, "CUDA_MPS_PIPE_DIRECTORY": f"{folder}/pipe", "CUDA_MPS_LOG_DIRECTORY": f"{folder}/log"}
-    with contextlib.suppress(OSError, subprocess.SubprocessError):
-        subprocess.run(
-            ["nvidia-cuda-mps-control"],
-            input="quit\n",
-            text=True,
-            timeout=20,
-            env=environment,
-            check=False,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
+    end_mps({**os.environ, "CUDA_MPS_PIPE_DIRECTORY": f"{folder}/pipe", "CUDA_MPS_LOG_DIRECTORY": f"{folder}/log"})
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def _guard(read: int) -> NoReturn:
-    """The warden: what it is told are lines, `+` or `-` and a session, or `m` or `n` and MPS' folder."""
+def _guard(read: int, watched: int, seconds: float) -> NoReturn:
+    """
+    The warden: what it is told are lines, `+` or `-` and a session, or `m` or `n` and MPS' folder.
+
+    Where its parent still runs after so many seconds, that ends, too.
+    """
+    until = time.monotonic() + seconds
     os.setsid()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     text = b""
-    while part := os.read(read, 4096):
+    while True:
+        if not select.select([read], [], [], max(until - time.monotonic(), 0))[0]:
+            os.kill(watched, signal.SIGKILL)
+            break
+        if not (part := os.read(read, 4096)):
+            break
         text += part
     sessions: set[int] = set()
     folders: set[str] = set()
@@ -103,8 +107,9 @@ def _guard(read: int) -> NoReturn:
 class Children:
     """Starts them, one at a time. To be made before there are threads."""
 
-    def __init__(self) -> None:
-        """Starts the warden."""
+    def __init__(self, seconds: float = 24 * 3600) -> None:
+        """Starts the warden, which ends this process, too, after so many seconds."""
+        own = os.getpid()
         read, self._told = os.pipe()
         sys.stdout.flush()
         sys.stderr.flush()
@@ -116,7 +121,7 @@ class Children:
             for number in (0, 1, 2):
                 os.dup2(nothing, number)
             with contextlib.suppress(BaseException):
-                _guard(read)
+                _guard(read, own, seconds)
             os._exit(1)
         os.close(read)
 
@@ -151,9 +156,12 @@ class Children:
                 timed_out = True
                 end_session(child.pid, signal.SIGTERM, GRACE_S)
             finally:
-                end_session(child.pid, signal.SIGKILL, 5)
-                code = child.wait()
-                self._tell(f"-{child.pid}")
+                end_session(child.pid, signal.SIGKILL, 3)
+                code = -signal.SIGKILL
+                # A process in the kernel's hands may not end yet; the run does not wait for it.
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    code = child.wait(1)
+                    self._tell(f"-{child.pid}")
         return Ended(code, time.monotonic() - begin, timed_out)
 
     def close(self) -> None:

@@ -6,8 +6,8 @@ usage: documents.py [--check]           --check: changes nothing, and fails wher
        documents.py --take DIR [--fewer] first takes into bench/results what a run of bench/all left in DIR
 
 What is taken is what ended (not what was cut off), under the name that the documents' scripts read, with the machine,
-the date and the commit. A result with fewer rows than the one that is there is kept out, but with --fewer. Results that
-no document shows yet are taken, too. DIR's topics go to bench/results/all/MACHINE: its page can be made again.
+the date and the commit. A result with fewer numbers than the one that is there is kept out, but with --fewer. Results
+that no document shows yet are taken, too. DIR's topics go to bench/results/all/MACHINE: its page can be made again.
 """
 
 from __future__ import annotations
@@ -101,9 +101,12 @@ def wanted(about: dict[str, Any], entries: dict[str, Entry]) -> dict[Path, Any]:
 
 
 def count(result: Any) -> int:
-    """Rows of a result, whatever its lists are called."""
-    lists = [value for value in result.values() if isinstance(value, list)] if isinstance(result, dict) else [result]
-    return sum(map(len, lists))
+    """Numbers in a result, wherever they are."""
+    if isinstance(result, dict):
+        return sum(map(count, result.values()))
+    if isinstance(result, list):
+        return sum(map(count, result))
+    return isinstance(result, (int, float))
 
 
 def take(folder: Path, fewer: bool) -> list[str]:
@@ -118,7 +121,7 @@ def take(folder: Path, fewer: bool) -> list[str]:
     for path, result in wanted(about, entries).items():
         before = parsed(path)
         if before is not None and count(before) > count(result) and not fewer:
-            said.append(f"kept {path.relative_to(ROOT)}: it has {count(before)} rows, and the new one {count(result)}")
+            said.append(f"kept {path.relative_to(ROOT)}: it has {count(before)} numbers, the new one {count(result)}")
             continue
         path.parent.mkdir(parents=True, exist_ok=True)
         if isinstance(result, dict):

@@ -57,7 +57,7 @@ LIBRARIES = """
 import ctypes, json
 import importlib.util
 from pathlib import Path
-found = {}
+found, folders = {}, []
 spec = importlib.util.find_spec("nvidia")
 places = [str(p) for root in (spec.submodule_search_locations if spec else []) for p in Path(root).glob("*/lib")]
 def asked(name, library, call):
@@ -73,6 +73,7 @@ def asked(name, library, call):
                 got.restype = ctypes.c_size_t
                 number = got()
                 found[name] = f"{number // 10000}.{number // 100 % 100}.{number % 100}"
+            folders.append(place)
             return
         except (OSError, AttributeError):
             pass
@@ -81,7 +82,7 @@ for library in ("libnccl.so.2",):
 for library in ("libcublasLt.so.13", "libcublasLt.so.12"):
     if "cublas" not in found:
         asked("cublas", library, "cublasLtGetVersion")
-print(json.dumps(found))
+print(json.dumps({"versions": found, "folders": [place for place in folders if place]}))
 """
 
 
@@ -98,6 +99,7 @@ class Machine:
     memory_gib: float = 0.0
     nvshmem: str = ""
     doctor: list[dict[str, str]] = field(default_factory=list)
+    folders: list[str] = field(default_factory=list)  # of libraries that only Python's packages have
 
     def says(self, name: str, there: bool, why: str) -> None:
         """Notes down whether it has something, and why not."""
@@ -231,6 +233,7 @@ def survey(program: Path, python: str, nvshmem: Path | None, most: int, patience
     commands = {
         "version": [str(program), "version"],
         "doctor": [str(program), "doctor", "--json", "-"],
+        "machines": [str(program), "machine", "4xh200"],
         "torch": [python, "-c", TORCH],
         "libraries": [python, "-c", LIBRARIES],
     }
@@ -242,6 +245,8 @@ def survey(program: Path, python: str, nvshmem: Path | None, most: int, patience
     told = last_json(answers["doctor"], whole=True)
     machine.doctor = told.get("findings", [])
     survey_gpus_of_program(machine, told)
+    nowhere = "the program finds no machine files: share/imbrex/machines has to lie beside bin/"
+    machine.says("machines", bool(answers["machines"]), nowhere)
     machine.says("mps", bool(shutil.which("nvidia-cuda-mps-control")), "no nvidia-cuda-mps-control")
     survey_python(machine, python, last_json(answers["torch"]), last_json(answers["libraries"]))
     folder = nvshmem_folder(nvshmem)
@@ -283,7 +288,7 @@ def survey_gpus_of_program(machine: Machine, told: dict[str, Any]) -> None:
         machine.versions["driver"] = machine.gpus[0].get("driver_version", "")
 
 
-def survey_python(machine: Machine, python: str, told: dict[str, Any], libraries: dict[str, str]) -> None:
+def survey_python(machine: Machine, python: str, told: dict[str, Any], libraries: dict[str, Any]) -> None:
     """Whether it has torch and this package, and what versions the libraries have."""
     without = f"{python} has no torch"
     machine.says("torch", bool(told), without)
@@ -291,6 +296,7 @@ def survey_python(machine: Machine, python: str, told: dict[str, Any], libraries
     why = f"{python} cannot import imbrex.torch: {told.get('why', 'no torch')}"
     machine.says("imbrex_torch", bool(told.get("imbrex")), why)
     machine.versions |= {name: str(told[name]) for name in ("torch", "cuda") if told.get(name)}
-    machine.versions |= libraries
+    machine.versions |= libraries.get("versions", {})
+    machine.folders = libraries.get("folders", [])
     if told.get("nccl"):
         machine.versions.setdefault("nccl", str(told["nccl"]))

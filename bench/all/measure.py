@@ -36,10 +36,10 @@ sys.path.insert(0, str(ROOT / "bench/shmem"))
 import lists  # noqa: E402
 import page  # noqa: E402
 import planner  # noqa: E402
-from children import Children, Ended  # noqa: E402
+from children import GRACE_S, Children, Ended  # noqa: E402
 from measurement import PHASES, Measurement, load  # noqa: E402
 from mps import mps  # type: ignore[import-not-found]  # noqa: E402
-from rows import counts_of, rows_of  # noqa: E402
+from rows import counts_of, nothing_in  # noqa: E402
 from store import Entry, Store, parsed, write_json  # noqa: E402
 
 import machine as machines  # noqa: E402
@@ -133,6 +133,7 @@ class Run:
         most = 0 if options.cpu else machines.MOST_GPUS
         program, given = options.bin / "imbrex", bool(options.measurements)
         self.machine = machines.survey(program, options.python, options.nvshmem, most, patience, given)
+        os.environ["LD_LIBRARY_PATH"] = ":".join([*beside, *self.machine.folders])
         if options.cpu:
             self.machine.lacks["gpu"] = "--cpu was given"
         os.environ.update(machines.child_environment(self.machine))
@@ -244,12 +245,12 @@ class Run:
 
     def filled(self, word: str, one: Measurement, seconds: float) -> str:
         """A word of a command, or a variable's value, with what its names stand for."""
-        peer, stand_in = self.options.bin / "nvshmem_peer", self.options.bin.parent / "stand_in"
+        peer, dormant = self.options.bin / "nvshmem_peer", self.options.bin / "shmem_dormant_bench"
         places = {
             "program": self.options.bin / "imbrex",
             "bin": self.options.bin,
             "lib": self.lib(),
-            "stand_in": stand_in,
+            "stand_in": self.options.bin.parent / "stand_in",
             "libraries": os.environ.get("LD_LIBRARY_PATH", ""),
             "bench": ROOT / "bench",
             "python": self.options.python,
@@ -262,6 +263,7 @@ class Run:
             "gpu": self.machine.gpus[0]["name"] if self.machine.gpus else "CPU",
             "nvshmem": self.machine.nvshmem,
             "peer": peer if peer.exists() else "",
+            "dormant": dormant if dormant.exists() else "",
             "seconds": f"{max(1.0, min(one.seconds, seconds - 3)):.0f}",
         }
         for name, value in places.items():
@@ -340,7 +342,7 @@ class Run:
         environment = self.environment(one)
         if reason := self.lacking(one):
             return self.put(one, "left out", reason)
-        seconds = min(one.limit, self.left())
+        seconds = max(min(one.limit, self.left() - GRACE_S), LEAST_S / 2)
         raw = self.store.raw(one.name)
         out, errors = self.store.raw(one.name, "stdout"), self.store.raw(one.name, "stderr")
         raw.unlink(missing_ok=True)
@@ -421,31 +423,14 @@ class Run:
         write_json(self.store.folder / "run.json", self.about)
 
     def finish(self) -> int:
-        """Ends MPS, makes the page; 1 where a test was wrong."""
-        self.end_mps()
+        """Makes the page, ends MPS; 1 where a test was wrong."""
         self.note_time()
         print(f"page: {page.write(self.store.folder)}", flush=True)
+        self.end_mps()
         wrong = sum(
             counts_of(entry)["wrong"] for entry in self.store.entries.values() if entry.get("result") is not None
         )
         return 1 if wrong else 0
-
-
-def nothing_in(reader: str, result: Any) -> str:
-    """Why there is nothing in what a child wrote; empty where there is something."""
-    if result is None:
-        return "it wrote no result that can be read"
-    try:
-        there = rows_of({"reader": reader, "result": result})
-    except ValueError as fault:
-        return str(fault)
-    counts = counts_of({"reader": reader, "result": result})
-    if reader in ("text", "predicted") or there or counts["right"] + counts["wrong"]:
-        return ""
-    if reader == "runs":
-        failures = [found["failed"] for one in result["rows"] for found in one["ways"].values() if "failed" in found]
-        return f"no run ended: {failures[0]}" if failures else "no run ended"
-    return "all tests were skipped" if reader == "gtest" else "there is nothing in its result"
 
 
 def stop(number: int, _: object) -> NoReturn:
@@ -460,7 +445,11 @@ def main(arguments: list[str]) -> int:
         print(f"bench all: --python {options.python}: there is no such program", file=sys.stderr)
         return 2
     options.bin, options.out = options.bin.resolve(), options.out.resolve()
-    children = Children()
+    seconds = 60 * options.minutes
+    children = Children(seconds + 2)
+    # Should something here not answer: what is known is shown in time all the same.
+    signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, max(seconds - 2, 0.95 * seconds))
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, stop)
     try:
@@ -479,15 +468,18 @@ def main(arguments: list[str]) -> int:
             run.go()
         except Stopped as stopped:
             print(f"ended by {signal.Signals(stopped.number).name}; the same command continues", flush=True)
-            code = 128 + stopped.number
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            code = 0 if stopped.number == signal.SIGALRM else 128 + stopped.number
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGALRM):
             signal.signal(number, signal.SIG_IGN)
         return run.finish() or code
     except (ValueError, OSError) as fault:
         print(f"bench all: {fault}", file=sys.stderr)
         return 2
     except Stopped as stopped:
-        return 128 + stopped.number
+        if stopped.number != signal.SIGALRM:
+            return 128 + stopped.number
+        print(f"bench all: --minutes {options.minutes:g}: looking at the machine took them all", file=sys.stderr)
+        return 2
     finally:
         children.close()
 

@@ -86,15 +86,15 @@ class Run:
         """Its measurements that brought something."""
         return [(name, entry) for name, entry in self.entries.items() if entry["topic"] == topic and name in self.rows]
 
-    def beside_peers(self) -> list[tuple[str, Entry, Row, float]]:
-        """Rows that have a peer, with the peer's time over ours; the worst first."""
+    def beside(self, own: bool) -> list[tuple[Entry, Row, float]]:
+        """Rows beside a peer, or beside another way of Imbrex, with its time over ours; the worst first."""
         found = [
-            (name, self.entries[name], one, one["peer_us"] / one["us"])
+            (self.entries[name], one, one["peer_us"] / one["us"])
             for name, rows in self.rows.items()
             for one in rows
-            if one.get("peer_us", 0) > 0 and one["us"] > 0
+            if one.get("peer_us", 0) > 0 and one["us"] > 0 and bool(one.get("own")) == own
         ]
-        return sorted(found, key=lambda item: item[3])
+        return sorted(found, key=lambda item: item[2])
 
 
 def on_what(entry: Entry) -> str:
@@ -165,14 +165,15 @@ def correctness(run: Run) -> str:
 
 def below_peers(run: Run) -> str:
     """What comes first: where a peer is faster."""
-    every = run.beside_peers()
+    every, own = run.beside(False), run.beside(True)
+    ways = f"<p>{sum(ratio < 1 for _, _, ratio in own)} of {len(own)} rows are slower than another way of Imbrex.</p>"
     if not every:
-        return "<h2>Rows below a peer</h2><p>No row has a peer.</p>"
-    slow = [item for item in every if item[3] < 1]
-    mean = math.exp(sum(math.log(item[3]) for item in every) / len(every))
+        return f"<h2>Rows below a peer</h2><p>No row has a peer here.</p>{ways if own else ''}"
+    slow = [item for item in every if item[2] < 1]
+    mean = math.exp(sum(math.log(ratio) for _, _, ratio in every) / len(every))
     text = (
         f"<h2>Rows below a peer</h2><p>{len(slow)} of {len(every)} rows that have a peer are slower than it; the "
-        f"peer's time over ours is {mean:.3f} in the geometric mean.</p>"
+        f"peer's time over ours is {mean:.3f} in the geometric mean.</p>{ways if own else ''}"
     )
     cells = [
         (
@@ -183,13 +184,12 @@ def below_peers(run: Run) -> str:
             one["peer"],
             number(one["peer_us"]),
             f"{ratio:.3f}",
-            on_what(entry),
+            "" if one.get("alone") else on_what(entry),
         )
-        for _, entry, one, ratio in slow[:MOST_ROWS]
+        for entry, one, ratio in slow[:MOST_ROWS]
     ]
-    return text + (
-        table(("topic", "what", "way", "us", "peer", "its us", "peer over ours", ""), cells) if cells else ""
-    )
+    head = ("topic", "what", "way", "us", "peer", "its us", "peer over ours", "")
+    return text + (table(head, cells) if cells else "")
 
 
 def left_out(run: Run) -> str:

@@ -4,9 +4,10 @@ Predicts what a run of bench/all measured, where the simulator has the machine, 
 
 usage: predicted.py --dir DIR --program IMBREX --out FILE [--machine NAME|FILE] [--seconds S]
 
-Rows are those of DIR/topics with a problem, a strategy and knobs. The machine is the one that was fitted to this run
-(DIR/machine-fitted.json), or the one of machines/ that is of these GPUs. FILE has a row each, and the error by topic:
-the mean of |predicted / measured - 1|. What the simulator has no machine for is left out, and said.
+Rows are those of DIR/topics that say which plan ran: its knobs, or the words of `imbrex run`. The machine is the one
+that was fitted to this run (DIR/machine-fitted.json), or the one of machines/ that is of these GPUs. FILE has a row
+each, and the error by topic: the mean of |predicted / measured - 1|. What the simulator has no machine for is left out,
+and said.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import argparse
 import contextlib
 import json
 import os
+import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -52,9 +54,7 @@ def predictable(folder: Path) -> tuple[list[tuple[str, Row]], dict[str, str]]:
             if entry["status"] not in ("done", "partial") or entry.get("mps") or entry.get("result") is None:
                 continue
             with contextlib.suppress(ValueError):  # the page tells
-                rows += [
-                    one for one in rows_of(entry) if "predicted_us" in one or {"problem", "strategy"} <= one.keys()
-                ]
+                rows += [one for one in rows_of(entry) if {"predicted_us", "knobs", "plan"} & one.keys()]
         found += [(topic, one) for one in rows]
         if not rows:
             why[topic] = "no row of a plan that the simulator runs; ranks that share a card have no links"
@@ -68,6 +68,10 @@ def predict(program: str, machine: str, one: Row) -> float | None:
 
     if "predicted_us" in one:
         return float(one["predicted_us"])
+    if "plan" in one:
+        command = [program, "simulate", *one["plan"], "--machine", machine, "--json", "-"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        return float(json.loads(done.stdout)["seconds"]) * 1e6 if done.returncode == 0 else None
     problem, knobs = one["problem"], one.get("knobs", {})
     try:
         if one["strategy"] == "sequential":

@@ -6,10 +6,21 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
-# {"what", "way", "us"} and, where there is one, {"peer", "peer_us"}; where it can be predicted, {"problem", "strategy",
-# "knobs"}; where it was, {"predicted_us"}.
+# {"what", "way", "us"} and, where there is one, {"peer", "peer_us"}, "own" where that is another way of Imbrex; where
+# it can be predicted, {"problem", "strategy", "knobs"}, or "plan", words for `imbrex simulate`; where it was,
+# {"predicted_us"}; "alone" where one rank had the GPU.
 Row = dict[str, Any]
 Result = Any
+
+
+def apart(result: Result) -> bool:
+    """Whether ranks had a GPU each: the sequential strategy is cuBLAS, or a lookup, with NCCL as users run it."""
+    return bool(result.get("device") != "cpu" and result.get("ranks_per_gpu", 1) == 1)
+
+
+def beside_own(what: str, way: str, us: float, others: dict[str, float] | None) -> Row:
+    """A row beside another way of Imbrex."""
+    return row(what, way, us, others, own=True) if others else row(what, way, us)
 
 
 def row(what: str, way: str, us: float, peers: dict[str, float] | None = None, **more: Any) -> Row:
@@ -44,7 +55,10 @@ def of_runs(result: Result) -> Iterator[Row]:
         first = next(iter(timed), "")
         for way, us in timed.items():
             found = one["ways"][way]
-            more = {key: found[key] for key in ("problem", "strategy") if key in found}
+            more = {"plan": found["plan"]} if "plan" in found else {}
+            # What cuBLAS and NCCL do, where ranks had a GPU each; else another way of Imbrex.
+            if way != first:
+                more["own"] = not apart(result) or "sequential" not in first
             yield row(one["what"], way, us, {first: timed[first]} if way != first else None, **more)
 
 
@@ -55,16 +69,17 @@ def of_all_reduce(result: Result) -> Iterator[Row]:
         peers = {"NCCL": us["nccl"]} if "nccl" in us else {}
         for way, time in us.items():
             if way != "nccl":
-                # Through a codec there is another result: the exact sum is what it is compared with, where NCCL is not.
-                other = peers or (
-                    {"exact, auto": us["auto"]} if way not in ("auto", "one_shot", "two_shot") and "auto" in us else {}
-                )
-                yield row(f"{one['bytes']} bytes", way, time, other)
+                # A sum through a codec is beside the exact one, where there is no NCCL.
+                is_coded = way not in ("auto", "one_shot", "two_shot")
+                own = {"exact, auto": us["auto"]} if is_coded and not peers and "auto" in us else None
+                what = f"{one['bytes']} bytes"
+                yield beside_own(what, way, time, own) if own else row(what, way, time, peers)
     for one in result.get("rms_norm", []):
         us = one["microseconds"]
-        apart = {name: time for name, time in us.items() if "fused" not in name and name != "auto"}
+        others = {name: time for name, time in us.items() if name.endswith("then kernel")}
+        beside = row if "nccl, then kernel" in others else beside_own
         for way, time in us.items():
-            yield row(f"{one['bytes']} bytes, with a norm", way, time, apart if way not in apart else None)
+            yield beside(f"{one['bytes']} bytes, with a norm", way, time, None if way in others else others)
 
 
 def of_all_reduce_torch(result: Result) -> Iterator[Row]:
@@ -81,12 +96,9 @@ def of_exchanges(result: Result) -> Iterator[Row]:
     for one in result["rows"]:
         us = {way["strategy"]: way["us"] for way in one["strategies"] if way["us"] > 0}
         for way, time in us.items():
-            first = (
-                {"lookup, all-to-all, regroup": us["sequential"]}
-                if way != "sequential" and "sequential" in us
-                else None
-            )
-            yield row(f"batch {one['batch']}", way, time, first)
+            beside = way != "sequential" and "sequential" in us
+            first = {"lookup, all-to-all, regroup": us["sequential"]} if beside else None
+            yield (row if apart(result) else beside_own)(f"batch {one['batch']}", way, time, first)
 
 
 def of_lookups(result: Result) -> Iterator[Row]:
@@ -96,7 +108,7 @@ def of_lookups(result: Result) -> Iterator[Row]:
         indices = f"{one['index']}, {'Zipf' if one['zipf'] else 'uniform'}"
         yield row(f"{one['tables']}, {one['rows']}, batch {one['batch']}, {indices}", "ours", one["ours"]["us"], peers)
     for one in result["joint"]:
-        yield row(
+        yield beside_own(
             f"{one['tables']}, {one['rows']}, batch {one['batch']}, one of four ranks",
             "as one kernel",
             one["joint"]["us"],
@@ -128,7 +140,7 @@ def of_jacobi(result: Result) -> Iterator[Row]:
     for one in result["rows"]:
         others = {way: us for way, us in one["us"].items() if way != "in_kernel"}
         for way, us in one["us"].items():
-            yield row(f"{one['size']} x {one['size']} a PE", way, us, others if way == "in_kernel" else None)
+            yield beside_own(f"{one['size']} x {one['size']} a PE", way, us, others if way == "in_kernel" else None)
 
 
 def of_sparse(result: Result) -> Iterator[Row]:
@@ -137,7 +149,7 @@ def of_sparse(result: Result) -> Iterator[Row]:
         p = one["problem"]
         what = f"{one.get('kind', 'matrix')}, {p['rows']} rows, {p['levels']} levels, {p['ranks']} PEs"
         library = {"cuSPARSE": min(one["library"]["seconds"]) * 1e6} if one.get("library") else None
-        yield row(what, str(one["way"]), min(one["seconds"]) * 1e6, library)
+        yield row(what, str(one["way"]), min(one["seconds"]) * 1e6, library, alone=p["ranks"] == 1)
 
 
 def of_model(result: Result) -> Iterator[Row]:
@@ -155,7 +167,7 @@ def of_host_cost(result: Result) -> Iterator[Row]:
     us = {one["call"]: one["us"] for one in result["rows"]}
     for one in result["rows"]:
         allowed = {"C++ and what is allowed": us["C++"] + one["allowed_us"]} if "allowed_us" in one else None
-        yield row("matmul_reduce_scatter", one["call"], one["us"], allowed)
+        yield beside_own("matmul_reduce_scatter", one["call"], one["us"], allowed)
 
 
 def of_gathered_a(result: Result) -> Iterator[Row]:
@@ -170,7 +182,7 @@ def of_signaled_product(result: Result) -> Iterator[Row]:
     """bench/signaled/product.cpp."""
     for one in result["rows"]:
         us = one["microseconds"]
-        yield row(
+        yield beside_own(
             f"{one['m']} x {one['n']} x {one['k']} {one['type']}",
             "under signals",
             us["signals"],
@@ -188,6 +200,7 @@ def of_signaled_predictor(result: Result) -> Iterator[Row]:
             f"groups {one['groups']}",
             us["measured"],
             peers,
+            own=True,
             predicted_us=us["predicted"],
         )
 
@@ -196,7 +209,7 @@ def of_put_back(result: Result) -> Iterator[Row]:
     """bench/signaled/put_back.cpp."""
     for one in result["rows"]:
         us = one["microseconds"]
-        yield row(
+        yield beside_own(
             f"norm of {one['rows']} x {one['cols']} {one['type']}",
             "through the map",
             us["mapped"],
@@ -260,3 +273,20 @@ def counts_of(entry: dict[str, Any]) -> dict[str, int]:
                 for name, text in COUNTED.items():
                     counts[name] += mark == text
     return counts
+
+
+def nothing_in(reader: str, result: Any) -> str:
+    """Why there is nothing in what a child wrote; empty where there is something."""
+    if result is None:
+        return "it wrote no result that can be read"
+    try:
+        there = rows_of({"reader": reader, "result": result})
+    except ValueError as fault:
+        return str(fault)
+    counts = counts_of({"reader": reader, "result": result})
+    if reader in ("text", "predicted") or there or counts["right"] + counts["wrong"]:
+        return ""
+    if reader == "runs":
+        failures = [found["failed"] for one in result["rows"] for found in one["ways"].values() if "failed" in found]
+        return f"no run ended: {failures[0]}" if failures else "no run ended"
+    return "all tests were skipped" if reader == "gtest" else "there is nothing in its result"

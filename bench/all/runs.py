@@ -97,16 +97,12 @@ def cases(name: str, cpu: bool) -> list[Case]:
         found = [Case(f"{op}, M {rows[1]}", [op, *layer(op, rows[1], cpu)], ways) for op in OPERATORS]
         quarter = layer("all_gather_gemm", rows[1], cpu)
         quarter[3] = str(int(quarter[3]) // 4)
-        lists = {
-            f"{count} more, {strategy}": [
-                "--strategy",
-                strategy,
-                *(["--more-n", ",".join([quarter[3]] * count)] if count else []),
-            ]
-            for strategy in ("sequential", "fused")
-            for count in (0, 1, 2)
-        }
-        return [*found, Case("all_gather_gemm, lists of B", ["all_gather_gemm", *quarter], lists)]
+        lists = []
+        for count in (0, 1, 2):
+            more = ["--more-n", ",".join([quarter[3]] * count)] if count else []
+            both = {strategy: ["--strategy", strategy, *more] for strategy in ("sequential", "fused")}
+            lists.append(Case(f"all_gather_gemm, {count + 1} Bs", ["all_gather_gemm", *quarter], both))
+        return [*found, *lists]
     if name == "codecs":
         ways = {
             f"{codec}, {strategy}": ["--codec", codec, "--strategy", strategy]
@@ -170,7 +166,10 @@ def one_run(options: argparse.Namespace, case: Case, way: str, left: float) -> d
         return {"right": bool(right)} | ({} if right else {"failed": str(told.get("message", "wrong"))[:300]})
     seconds = told["seconds"][1:] or told["seconds"]
     found = {"us": round(statistics.median(seconds) * 1e6, 1), "least_us": round(min(seconds) * 1e6, 1)}
-    return found | ({"problem": told["problem"], "strategy": told["strategy"]} if "strategy" in told else {})
+    if told.get("strategy") in ("sequential", "decomposed", "signaled"):
+        # Plans that these words say: a fused one has knobs that the program chooses by what it knows of the GPUs.
+        found["plan"] = [*case.arguments, *case.ways[way], "--ranks", ranks]
+    return found
 
 
 def main(arguments: list[str]) -> int:

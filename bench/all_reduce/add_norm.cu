@@ -74,14 +74,14 @@ __global__ void __launch_bounds__(512) add_norm(const __grid_constant__ Args a) 
 }  // namespace
 
 void add_and_norm(const void* sum, const void* residual, const void* weight, void* residual_out, void* out,
-                  std::int64_t rows, std::int64_t hidden, float eps, Type type, cudaStream_t stream) {
+                  std::int64_t rows, std::int64_t hidden, float eps, Type type, cudaStream_t stream, bool early) {
   if (rows == 0) return;
   const auto bytes = static_cast<std::size_t>(hidden) * size_of(type);
   Args args{static_cast<const uint4*>(sum),    static_cast<const uint4*>(residual),
             static_cast<const uint4*>(weight), static_cast<uint4*>(residual_out),
             static_cast<uint4*>(out),          static_cast<std::uint32_t>(bytes / 16),
             static_cast<float>(hidden),        eps};
-  cudaLaunchAttribute attribute = cuda::early_launch();
+  cudaLaunchAttribute attribute = cuda::early_launch(early);
   cudaLaunchConfig_t config{};
   config.gridDim = dim3(static_cast<unsigned>(rows));
   config.blockDim = dim3(std::min(512u, (args.packets + 31) / 32 * 32));

@@ -125,7 +125,8 @@ nlohmann::json Bench::measure_rms_norm(std::int64_t bytes) {
   };
   const auto behind = [this, rows, hidden](const void* in, void* out, cudaStream_t stream) {
     const collectives::RmsNormOperands o = norm_->operands(in, out);
-    add_and_norm(out, o.residual, o.weight, o.residual_out, o.out, rows, hidden, eps, type_, stream);
+    add_and_norm(out, o.residual, o.weight, o.residual_out, o.out, rows, hidden, eps, type_, stream,
+                 options_.ranks_per_gpu == 1);
   };
   fused("fused", {});
   if (bytes <= 4 << 20) fused("fused one_shot", {cuda::ExactAlgorithm::one_shot});

@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
+import signal
 import subprocess
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+
+def end_mps(environment: dict[str, str]) -> None:
+    """Ends the daemon of this environment: it is asked to, and killed where it does not answer within seconds."""
+    try:
+        subprocess.run(["nvidia-cuda-mps-control"], input="quit\n", text=True, timeout=8, env=environment, check=False,
+                       stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)  # fmt: skip
+    except (OSError, subprocess.SubprocessError):
+        with contextlib.suppress(OSError, ValueError):
+            folder = Path(environment["CUDA_MPS_PIPE_DIRECTORY"])
+            os.kill(int((folder / "nvidia-cuda-mps-control.pid").read_text()), signal.SIGKILL)
 
 
 @contextmanager
@@ -39,5 +52,4 @@ def mps(percentage: int | None = None) -> Iterator[dict[str, str]]:
         try:
             yield environment
         finally:
-            subprocess.run(["nvidia-cuda-mps-control"], input="quit\n", text=True, timeout=60, env=environment, check=False,
-                           stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)  # fmt: skip
+            end_mps(environment)

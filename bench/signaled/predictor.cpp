@@ -201,7 +201,7 @@ class Bench {
     double error = 0, one_wave = 0;
     int count = 0, best_is_one_wave = 0;
     for (const Shape& shape : shapes()) {
-      if (late(70)) {
+      if (late(seconds_ / 2)) {
         fmt::print("no time is left for M = {}, N = {}, K = {}\n", shape.m, shape.n, shape.k);
         continue;
       }
