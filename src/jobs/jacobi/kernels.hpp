@@ -10,7 +10,9 @@
 
 #if defined(__CUDACC__)
 #define IMBREX_JACOBI_BOUNDS(threads, blocks) __launch_bounds__(threads, blocks)
+#define IMBREX_JACOBI_CALL __host__ __device__ __noinline__  // sweeps keep no registers for it
 #else
+#define IMBREX_JACOBI_CALL inline
 #define IMBREX_JACOBI_BOUNDS(threads, blocks)
 #endif
 #if defined(__CUDA_ARCH__)
@@ -273,11 +275,11 @@ IMBREX_DEVICE shmem::Context<shmem::OwnRing>& far_or_near(Far<true>& far, shmem:
 
 /// By a block of `bands`, behind a sweep: tells all neighbours of it, and waits until they have done it.
 template <typename T>
-IMBREX_DEVICE bool exchange_by_ring(shmem::Context<>& context, Far<true>& far, const Field& field,
-                                    const Places<T>& places, std::uint32_t band, std::uint32_t begin,
-                                    std::uint32_t rows, const int (&absent)[sides],
-                                    const std::uint32_t (&other_pe)[sides], const std::uint32_t (&other_band)[sides],
-                                    std::uint64_t sweep) {
+IMBREX_JACOBI_CALL bool exchange_by_ring(shmem::Context<>& context, Far<true>& far, const Field& field,
+                                         const Places<T>& places, std::uint32_t band, std::uint32_t begin,
+                                         std::uint32_t rows, const int (&absent)[sides],
+                                         const std::uint32_t (&other_pe)[sides],
+                                         const std::uint32_t (&other_band)[sides], std::uint64_t sweep) {
   const Block block;
   const std::uint32_t parity = sweep % 2, pe = context.pe();
   T* to = places.field[parity];

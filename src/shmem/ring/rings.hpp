@@ -27,6 +27,7 @@ struct RingOptions {
   std::uint32_t stage_bytes = 1024;  ///< of a context's piece of the heap, 64 or more
   std::uint32_t templates = 4096;    ///< that add() may register, up to 65,000
   // For tests.
+  std::uint64_t far = 0;           ///< bit r: MixedRing takes PE r for one of another host
   std::uint32_t first = 0;         ///< slots that a ring seems to have had before: a multiple of `slots`
   std::uint64_t seed = 1;          ///< of its pauses
   double max_pause = 0;            ///< the longest random pause between descriptors, seconds

@@ -167,7 +167,7 @@ int run(std::uint32_t puts) {
   auto* endpoint = on_gpu<Endpoint>(1);
   auto* shared = reinterpret_cast<Shared*>(heap + 4096);
   const Shared first{room.ring, progress, heap + 8192, log_slots, 0, 1u << log_slots, 0};
-  const Endpoint own{shared, 1, 1024, 1};
+  const Endpoint own{shared, 1, 1024, 1, 0};
   expect(cudaMemcpy(endpoint, &own, sizeof own, cudaMemcpyDefault), "cudaMemcpy");
   progress->complete = 2 * most_puts;
   Handle handle{};

@@ -117,7 +117,7 @@ class LoadStore {
 #if defined(__CUDA_ARCH__)
     return true;
 #else
-    return pe >= max_pes || (handle.near >> pe & 1) != 0;
+    return pe >= handle.pes() || device::state_of(handle.group, pe).epoch != epoch_of_far;
 #endif
   }
 

@@ -46,6 +46,7 @@ struct Endpoint {
   std::uint32_t count;        ///< of contexts
   std::uint32_t stage_bytes;  ///< 64 or more
   std::uint32_t ordered;      ///< the wire keeps order: fences need no slot
+  std::uint64_t near;         ///< bit r: PE r's memory is mapped (mixed.hpp)
 };
 
 /// Who posts to a context.
