@@ -3,7 +3,8 @@
 
 The list was written before anything was tuned on it. On GPUs the ranks of one GPU are processes, which run at once under MPS.
 
-usage: matrices.py PROGRAM [--device cpu|cuda] [--gpus 1] [--pes 1,2,4] [--small] [--most-rows N] [--kinds grid,banded] [--ring] [--json FILE]
+usage: matrices.py PROGRAM [--device cpu|cuda] [--gpus 1] [--pes 1,2,4] [--small] [--most-rows N] [--kinds grid,banded] [--ring]
+                   [--json FILE]
 """
 
 import argparse

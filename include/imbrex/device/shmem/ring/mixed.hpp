@@ -1,7 +1,7 @@
 // The transport for PEs of several hosts: loads and stores to those whose memory is mapped, rings to the others.
 //
-// Atomic operations and signals that are added to all go by rings, so that they are atomic to each other, whichever PE
-// makes them; those to a near PE wait until they are done, so that what comes behind a fence may be a store.
+// Atomic operations and signals that are added to all go by rings, so that they are atomic to each other from
+// every PE; those to a near PE wait until they are done, so that what follows a fence may be a store.
 #pragma once
 
 #include "imbrex/device/shmem/ring/transport.hpp"
