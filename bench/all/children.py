@@ -116,7 +116,7 @@ class Children:
         self._warden = os.fork()
         if self._warden == 0:
             os.close(self._told)
-            # Whoever waits for this program's output waits for the end of the pipe it writes to.
+            # A process that waits for this program's output waits for the end of the pipe it writes to.
             nothing = os.open(os.devnull, os.O_RDWR)
             for number in (0, 1, 2):
                 os.dup2(nothing, number)

@@ -227,7 +227,7 @@ def of_one_gpu(ranks: int) -> list[Measurement]:
 
 
 def beside_torch_and_nccl(ranks: int) -> list[Measurement]:
-    """The layers of the documents' tables, the rows that are told of first; torch beside them where it is."""
+    """The layers of the documents' tables, the rows that are told of first; torch in the same turns where it is."""
     found = []
     for weight, rows in ((96, "512 2048 8192"), (66, "16 64 128 256"), (50, "1024 3000 4096 16384")):
         first = rows.split(" ")[0]

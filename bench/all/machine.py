@@ -90,7 +90,7 @@ print(json.dumps({"versions": found, "folders": [place for place in folders if p
 class Machine:
     """What was found; `has` are the names that measurements need, `lacks` says why others are not there."""
 
-    gpus: list[dict[str, str]] = field(default_factory=list)  # those that are free
+    gpus: list[dict[str, str]] = field(default_factory=list)  # GPUs that are free
     in_use: dict[str, str] = field(default_factory=dict)  # index -> why it is left alone
     has: set[str] = field(default_factory=set)
     lacks: dict[str, str] = field(default_factory=dict)
@@ -174,7 +174,7 @@ def used_gib(gpu: dict[str, str]) -> float:
 
 
 def free_gib(machine: Machine) -> float:
-    """Memory that is free now on each of the machine's GPUs, at least; infinite where nobody tells."""
+    """Memory that is free now on each of the machine's GPUs, at least; infinite where no tool tells."""
     lines = answer(
         ["nvidia-smi", "--query-gpu=index,memory.free", "--format=csv,noheader,nounits"], patience=20
     ).splitlines()

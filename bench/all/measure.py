@@ -145,7 +145,7 @@ class Run:
             raise ValueError(f"--ranks {self.ranks}: there are {count} free GPUs")
         self.per_gpu = self.ranks if self.mode == "shared" else 1
         self.list = self.listed()
-        self.store = Store(options.out)
+        self.store = Store(options.out, not options.dry_run)
         self.about = self.continued()
         self.timed: list[tuple[float, float]] = []  # expected and taken seconds of this run's
         self.mps_environment: dict[str, str] | None = None
@@ -415,7 +415,8 @@ class Run:
                     "left out",
                     f"no time: it takes about {one.seconds:.0f} s, and {max(self.left(), 0):.0f} were left",
                 )
-        print(f"{total - len(self.open())} of {total} measured, in {self.elapsed():.0f} s", flush=True)
+        measured = sum(self.store.status(name) == "done" for name in self.tried)
+        print(f"{measured} of {total} measured, in {self.elapsed():.0f} s", flush=True)
 
     def note_time(self) -> None:
         """What the run took so far."""

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """
-Starts a program once per rank, as torchrun does, all in this process's session: whoever ends that ends them.
+Starts a program once per rank, as torchrun does, all in this process's session: ending that ends them.
 
 usage: ranks.py COUNT PROGRAM [ARGUMENT...]
 
@@ -18,7 +18,7 @@ import time
 
 
 def free_port() -> int:
-    """One that nobody has now."""
+    """A port that is free now."""
     with socket.socket() as one:
         one.bind(("127.0.0.1", 0))
         return int(one.getsockname()[1])

@@ -13,7 +13,7 @@ Entry = dict[str, Any]
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Whoever reads the file sees what it was, or all of this."""
+    """A reader of the file sees what it was, or all of this."""
     temporary = path.with_name(f".{path.name}.tmp")
     with open(temporary, "w", encoding="utf-8") as file:
         file.write(text)
@@ -23,20 +23,19 @@ def write_atomically(path: Path, text: str) -> None:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Likewise."""
+    """Writes a value as JSON, atomically."""
     write_atomically(path, json.dumps(value, indent=1) + "\n")
 
 
 class Store:
     """What is known of each measurement."""
 
-    def __init__(self, folder: Path) -> None:
-        """Reads what an earlier run left there. Throws ValueError where a file is none of its own."""
+    def __init__(self, folder: Path, make: bool = True) -> None:
+        """Reads what an earlier run left there, and makes it. Throws ValueError where a file is none of its own."""
         self.folder = folder
         self.entries: dict[str, Entry] = {}
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "topics").mkdir(exist_ok=True)
-        (folder / "raw").mkdir(exist_ok=True)
+        for name in ("topics", "raw") if make else ():
+            (folder / name).mkdir(parents=True, exist_ok=True)
         for path in sorted((folder / "topics").glob("*.json")):
             try:
                 kept: dict[str, Entry] = json.loads(path.read_text(encoding="utf-8"))["measurements"]

@@ -3,7 +3,8 @@
 
 The list was written before anything was tuned on it. On GPUs the ranks of one GPU are processes, which run at once under MPS.
 
-usage: matrices.py PROGRAM [--device cpu|cuda] [--gpus 1] [--pes 1,2,4] [--small] [--most-rows N] [--kinds grid,banded] [--json FILE]
+usage: matrices.py PROGRAM [--device cpu|cuda] [--gpus 1] [--pes 1,2,4] [--small] [--most-rows N] [--kinds grid,banded] [--ring]
+                   [--json FILE]
 """
 
 import argparse
@@ -58,11 +59,12 @@ def main():
     parser.add_argument("--gpus", type=int, default=1, help="GPUs that PEs share out (default 1)")
     parser.add_argument("--most-rows", type=int, default=10_000_000, help="matrices of more rows are left out")
     parser.add_argument("--small", action="store_true", help="a hundredth of the rows: a try")
+    parser.add_argument("--ring", action="store_true", help="also by rings, where PEs send each other anything")
     parser.add_argument("--json", help="all results, as the program gave them")
     options = parser.parse_args()
-    results, against_library, against_boundaries = [], [], []
-    print("| kind | rows | entries | levels | PEs | analysis, ms | in the kernel, ms | by levels, ms | cuSPARSE, ms | its analysis, ms |")
-    print("|---|---|---|---|---|---|---|---|---|---|")
+    results, against_library, against_boundaries, against_ring = [], [], [], []
+    print("| kind | rows | entries | levels | PEs | analysis, ms | in the kernel, ms | by ring, ms | by levels, ms | cuSPARSE, ms | its analysis, ms |")
+    print("|---|---|---|---|---|---|---|---|---|---|---|")
     for kind, rows in MATRICES:
         rows = rows // 100 if options.small else rows
         if kind not in options.kinds.split(",") or rows > options.most_rows:
@@ -80,6 +82,12 @@ def main():
             if boundaries is not None:
                 results.append(boundaries)
                 against_boundaries.append((pes, min(boundaries["seconds"]) / best))
+            ring = None
+            if options.ring and pes > 1:
+                ring = run(options, kind, rows, pes, "ring", 3, False)
+            if ring is not None:
+                results.append(ring)
+                against_ring.append((pes, min(ring["seconds"]) / best))
             keep(options.json, results)
             library = found.get("library")
             if library is not None and kind != "banded":
@@ -89,12 +97,15 @@ def main():
                 return f"{seconds * 1e3:.3f}"
 
             print(f"| {kind} | {rows} | {problem['entries']} | {problem['levels']} | {pes} | {ms(found['analysis_seconds'])} | {ms(best)} | "
+                  f"{ms(min(ring['seconds'])) if ring else ''} | "
                   f"{ms(min(boundaries['seconds'])) if boundaries else ''} | {ms(min(library['seconds'])) if library else ''} | "
                   f"{ms(library['analysis_seconds']) if library else ''} |", flush=True)
     if against_library:
         print(f"\ncuSPARSE's time over ours, geometric mean of all but banded: {mean(against_library):.3f}")
     for pes in sorted({pes for pes, _ in against_boundaries}):
         print(f"by levels over in the kernel, {pes} PEs: {mean([ratio for p, ratio in against_boundaries if p == pes]):.3f}")
+    for pes in sorted({pes for pes, _ in against_ring}):
+        print(f"by ring over in the kernel, {pes} PEs: {mean([ratio for p, ratio in against_ring if p == pes]):.3f}")
     return 0
 
 

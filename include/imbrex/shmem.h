@@ -104,7 +104,7 @@ typedef struct {
 
 /* ----------------------------------------------------------------------------------------- beginning and end */
 
-/* Collective. May be called again; each call wants a shmem_finalize, and none comes after the last of those. */
+/* Collective. May be called again; each call needs a shmem_finalize, and none comes after the last of those. */
 void shmem_init(void);
 int shmem_init_thread(int requested, int* provided);
 void shmem_finalize(void);

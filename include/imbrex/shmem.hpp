@@ -157,7 +157,7 @@ class Heap {
   /// Runs `block`, with 0, 1, ..., in so many host threads; returns when all have. Throws as check does, or what the
   /// first of them threw.
   void run_blocks(std::uint32_t blocks, const std::function<void(std::uint32_t)>& block);
-  /// Those of the GPU that this PE may fill with blocks that wait.
+  /// SMs of the GPU that this PE may fill with blocks that wait.
   int multiprocessors() const;
 
  private:

@@ -38,7 +38,7 @@ std::string fault_words(const device::Fault& fault, int pe, double limit) {
       return fmt::format("{} waited longer than {} s for its turn at its context's queues", who, limit);
     case FaultKind::ring_full:
       return fmt::format(
-          "{} waited longer than {} s for room in its context's ring of {} slots: {} are wanted, {} were "
+          "{} waited longer than {} s for room in its context's ring of {} slots: {} are needed, {} were "
           "read",
           who, limit, offset, expected, seen);
     case FaultKind::ring_completion:

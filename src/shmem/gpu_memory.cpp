@@ -36,7 +36,6 @@ class GpuMemory final : public Memory {
     handle_.own = reinterpret_cast<std::byte*>(handle_.group.own);
     handle_.bytes = all_bytes(options);
     handle_.contexts = options.contexts;
-    handle_.near = ~std::uint64_t{0};
     guard_.emplace(world, [this] { memory_.end_waits(); });  // hosts that queue do not look after the world
   }
 

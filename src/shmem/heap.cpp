@@ -165,7 +165,7 @@ void Heap::Parts::expect_pe(int pe) const {
   IMBREX_EXPECTS(pe >= 0 && pe < world.size(), "PE {}: PEs are 0 to {}", pe, world.size() - 1);
 }
 
-bool Heap::Parts::is_near(int pe) const { return (memory().handle().near >> pe & 1) != 0; }
+bool Heap::Parts::is_near(int pe) const { return world.host_of(pe) == world.host_of(world.rank()); }
 
 void Heap::Parts::throw_failure() {
   control->check();

@@ -42,10 +42,7 @@ class HostMemory final : public Memory {
     handle_.bytes = bytes;
     handle_.contexts = options.contexts;
     for (int pe = 0; pe < world.size(); ++pe)
-      if (world.host_of(pe) == world.host_of(world.rank()))
-        handle_.near |= std::uint64_t{1} << pe;
-      else
-        stand_in_for_states(heap.at(pe, offset_));
+      if (world.host_of(pe) != world.host_of(world.rank())) stand_in_for_state(heap.at(pe, offset_));
     world.barrier();  // peers' parts are there
   }
 
@@ -92,11 +89,13 @@ class HostMemory final : public Memory {
  private:
   // Who gives up stores the word that ends waits to all PEs. Those of other hosts learn of it by the world; what is
   // stored at their places here goes nowhere.
-  static void stand_in_for_states(std::byte* states) {
+  static void stand_in_for_state(std::byte* place) {
     const std::size_t page = runtime::page_bytes();
-    const auto within = reinterpret_cast<std::uintptr_t>(states) % page;
+    const auto within = reinterpret_cast<std::uintptr_t>(place) % page;
     static_assert(sizeof(device::State) <= runtime::OffsetAllocator::alignment);
-    IMBREX_SYSTEM(mprotect(states - within, page, PROT_READ | PROT_WRITE));
+    IMBREX_SYSTEM(mprotect(place - within, page, PROT_READ | PROT_WRITE));
+    auto& epoch = reinterpret_cast<device::State*>(place)->epoch;
+    device::word_at<std::uint64_t>(&epoch).store(epoch_of_far, std::memory_order_relaxed);
   }
 
   std::string host_of_far_pe() const {

@@ -77,7 +77,7 @@ std::optional<Team> Heap::split_strided(const Team& parent, int start, int strid
     parts_->memory().zero(reinterpret_cast<std::byte*>(team.state), sizeof(TeamState));
     parts_->control->zero(reinterpret_cast<std::byte*>(&states.state[number]), sizeof(TeamState));
   }
-  if (!shmem::barrier(context, host)) parts_->throw_failure();  // nobody tells a member whose state is not cleared yet
+  if (!shmem::barrier(context, host)) parts_->throw_failure();  // no member is told whose state is not cleared yet
   if (!member) return std::nullopt;
   return team;
 }

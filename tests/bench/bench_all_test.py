@@ -264,7 +264,7 @@ class Running(Case):
         many = [{**stand_in.measurement("absent", 0.1), "command": ["/nowhere/program"]}]
         self.run_all(many)
         self.assertIn("0 of 0 measured", self.run_all(many)[0])
-        self.assertIn("1 of 1 measured", self.run_all(many, "--again")[0])
+        self.assertIn("0 of 1 measured", self.run_all(many, "--again")[0])
 
     def test_results_of_another_machine_or_program_are_refused(self):
         many = stand_in.several(1, SEED)
@@ -278,6 +278,11 @@ class Running(Case):
             path.write_text(was)
         (self.out / "topics/gemm.json").write_text("{}")
         self.assertIn("no results of bench/all", self.run_all(many, code=2)[0])
+
+    def test_a_dry_run_leaves_nothing(self):
+        said, _ = self.run_all(stand_in.several(3, SEED), "--dry-run")
+        self.assertEqual(said.count("weight"), 3)
+        self.assertFalse(self.out.exists())
 
     def test_wrong_options(self):
         for options, says in ((["--minutes", "0"], "more than 0"), (["--minutes", "nan"], "more than 0"), (["--ranks", "9"], "from 1 to 8"),

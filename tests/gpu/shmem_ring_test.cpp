@@ -1,4 +1,4 @@
-// Rings on GPUs: kernels post, threads of the hosts copy between PEs' memory beside them.
+// Rings on GPUs: kernels post, threads of the hosts copy between PEs' memory meanwhile.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -145,7 +145,7 @@ TEST(GpuShmemRing, AHostileDescriptorEndsAllPEsByName) {
       pe.heap.finish(pe.on());
       trouble.add("rank " + std::to_string(world.rank()) + " was told nothing");
     } catch (const Error& error) {
-      if (std::string(error.what()).find("a template that nobody registered") == std::string::npos)
+      if (std::string(error.what()).find("a template that is not registered") == std::string::npos)
         trouble.add("rank " + std::to_string(world.rank()) + " was told " + error.what());
       told[static_cast<std::size_t>(world.rank())] = 1;
       throw;

@@ -89,6 +89,8 @@ class Messages(unittest.TestCase):
             with self.subTest(family=family["title"]):
                 self.assertTrue(messages, "no message is of this family any more")
                 self.assertTrue(family["cause"] and family["remedy"])
+                for named in re.findall(r"docs/[\w./-]+\.md", family["cause"] + family["remedy"]):
+                    self.assertTrue((ROOT / named).is_file(), named)
 
     def test_the_page_is_what_the_sources_say(self):
         old = (ROOT / PAGE).read_text(encoding="utf-8").splitlines() if (ROOT / PAGE).is_file() else []

@@ -37,6 +37,7 @@
 #include "runtime/bootstrap/nccl_hosts.hpp"
 #include "runtime/calls.hpp"
 #include "runtime/cases.hpp"
+#include "runtime/host_world.hpp"
 
 using namespace imbrex;
 
@@ -170,6 +171,32 @@ int run(int count, char** words) {
     const auto world = World::from_environment();
     if (const int code = expect(world->hosts() == number(words[2]), "hosts")) return code;
     return test::storm(*world, number(words[3]));
+  }
+  if (mode == "put-words") {
+    const auto world = World::from_environment();
+    const std::size_t place = world->heap().allocate(8 * 64), bad = std::stoul(words[2]);
+    const HeapHandle heap = world->heap().handle();
+    for (std::uint64_t round = 1; round <= 1000; ++round)
+      for (int r = 0; r < size; ++r)
+        if (world->host_of(r) != world->host_of(rank))
+          runtime::put_word(*world, r, place + 8 * static_cast<std::size_t>(rank), round * 3);
+    world->barrier();  // comes behind the words
+    for (int r = 0; r < size; ++r) {
+      std::uint64_t word = 0;
+      std::memcpy(&word, heap.at(rank, place + 8 * static_cast<std::size_t>(r)), sizeof word);
+      if (const int code = expect(word == (world->host_of(r) == world->host_of(rank) ? 0u : 3000u), "a word"))
+        return code;
+    }
+    world->barrier();
+    if (bad == 0) return 0;
+    if (rank == 0) runtime::put_word(*world, size - 1, bad, 1);
+    try {
+      while (true) world->barrier();
+    } catch (const Error& error) {
+      const std::string text = error.what();
+      // Who finds it closes the connection.
+      return expect(text.find(rank == 0 ? "was lost: " : "was lost: it sent what no rank sends") != text.npos, text);
+    }
   }
   if (mode == "work") {
     const auto world = World::from_environment();

@@ -66,7 +66,7 @@ IMBREX_DEVICE bool returns_before(Change change) {
 }
 
 /// Words before and operands: they reach beyond the lower half of 8 bytes, and below 0. `shared` gives operands that
-/// add up to small whole numbers.
+/// add up to small integers.
 template <typename T>
 IMBREX_DEVICE T before_of(std::uint32_t pe, std::uint32_t i) {
   if constexpr (std::is_floating_point_v<T>)
@@ -164,7 +164,7 @@ inline constexpr int waits = 16;
 /// By a group; others by one thread.
 IMBREX_DEVICE bool is_of_group(Wait wait) { return wait != Wait::signal_and_see && wait <= Wait::all_vector; }
 
-/// Variables of a group, and which of them nobody sets.
+/// Variables of a group, and which of them no PE sets.
 inline constexpr std::uint32_t variables = 6, left_out = 4;
 
 /// What variables are before, what they become, and what they are compared with: high halves count, and signs.
@@ -282,7 +282,7 @@ IMBREX_KERNEL wait_for_words(Handle handle, Wait wait, Compare compare, T* all, 
     values[i] = compared_with<T>(compare, vector ? i : 0);
   }
   Found found = Found::well;
-  // Nobody is there yet: the next PE's word comes behind this test.
+  // Nothing is there yet: the next PE's word comes after the test.
   if (is_leader(group) && context.pes() == 1 && context.test(own, compare, values[0])) found = Found::early;
   group.sync();
   if (is_leader(group))
@@ -338,7 +338,7 @@ IMBREX_KERNEL together(Handle handle, Together t, T* to, T* from, std::uint64_t*
     switch (t.what) {
       case Collective::sync:
       case Collective::barrier: {
-        // What members wrote before, each to the next one's mark or, before a sync, to its own, is there behind it.
+        // What members wrote before, each to the next one's mark or, before a sync, to its own, is there afterwards.
         const bool own = t.what == Collective::sync;
         const std::uint32_t next = team.pe((team.me + 1) % team.size),
                             before = team.pe((team.me + team.size - 1) % team.size);
@@ -364,7 +364,7 @@ IMBREX_KERNEL together(Handle handle, Together t, T* to, T* from, std::uint64_t*
         break;
     }
   }
-  // Nobody leaves while others still read what is his.
+  // No PE leaves while others still read what it has.
   if (!well || !barrier(context, team, group)) *t.failed = 2;
 }
 

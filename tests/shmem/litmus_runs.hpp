@@ -15,7 +15,7 @@ struct Reads {
   std::uint64_t first, second;
 };
 
-/// How often two readers disagree about the order of two writers: one has seen its first word's write, but behind it
+/// How often two readers disagree about the order of two writers: one has seen its first word's write, but
 /// not yet the second's, which the other has seen before it did not see the first's.
 inline std::uint64_t disagreements(const std::vector<Reads>& a, const std::vector<Reads>& b) {
   std::uint64_t count = 0;

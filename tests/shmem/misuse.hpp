@@ -1,4 +1,4 @@
-// What a kernel of a checked build may do wrong. Whoever includes it defines IMBREX_SHMEM_CHECK.
+// What a kernel of a checked build may do wrong. Files that include it define IMBREX_SHMEM_CHECK.
 #pragma once
 
 #include "shmem/scopes.hpp"

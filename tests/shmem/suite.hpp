@@ -66,7 +66,7 @@ std::vector<Case> calls_on_host();  ///< atomic operations, waits and collective
 std::vector<Case> calls_on_host_reordered();
 std::vector<Case> few_moves_on_gpu();   ///< by threads, warps and blocks
 std::vector<Case> more_moves_on_gpu();  ///< by groups of cooperative_groups, and with more loads under way
-std::vector<Case> bulk_moves_on_gpu();  ///< by the bulk engine
+std::vector<Case> bulk_moves_on_gpu();  ///< by cp.async.bulk
 std::vector<Case> calls_on_gpu();
 
 }  // namespace imbrex::shmem::test

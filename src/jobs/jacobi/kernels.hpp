@@ -10,7 +10,9 @@
 
 #if defined(__CUDACC__)
 #define IMBREX_JACOBI_BOUNDS(threads, blocks) __launch_bounds__(threads, blocks)
+#define IMBREX_JACOBI_CALL __host__ __device__ __noinline__  // sweeps keep no registers for it
 #else
+#define IMBREX_JACOBI_CALL inline
 #define IMBREX_JACOBI_BOUNDS(threads, blocks)
 #endif
 #if defined(__CUDA_ARCH__)
@@ -273,11 +275,11 @@ IMBREX_DEVICE shmem::Context<shmem::OwnRing>& far_or_near(Far<true>& far, shmem:
 
 /// By a block of `bands`, behind a sweep: tells all neighbours of it, and waits until they have done it.
 template <typename T>
-IMBREX_DEVICE bool exchange_by_ring(shmem::Context<>& context, Far<true>& far, const Field& field,
-                                    const Places<T>& places, std::uint32_t band, std::uint32_t begin,
-                                    std::uint32_t rows, const int (&absent)[sides],
-                                    const std::uint32_t (&other_pe)[sides], const std::uint32_t (&other_band)[sides],
-                                    std::uint64_t sweep) {
+IMBREX_JACOBI_CALL bool exchange_by_ring(shmem::Context<>& context, Far<true>& far, const Field& field,
+                                         const Places<T>& places, std::uint32_t band, std::uint32_t begin,
+                                         std::uint32_t rows, const int (&absent)[sides],
+                                         const std::uint32_t (&other_pe)[sides],
+                                         const std::uint32_t (&other_band)[sides], std::uint64_t sweep) {
   const Block block;
   const std::uint32_t parity = sweep % 2, pe = context.pe();
   T* to = places.field[parity];
@@ -322,11 +324,11 @@ IMBREX_DEVICE bool exchange_by_ring(shmem::Context<>& context, Far<true>& far, c
 }
 
 // All sweeps in one kernel: each block has a band of rows, and waits for the blocks that border on it, on this PE and
-// on others, and for nobody else. A sweep goes down, the next one up, so that it begins with what caches still hold.
+// on others, and for no others. A sweep goes down, the next one up, so that it begins with what caches still hold.
 //
 // By rings: a row or a column to another PE is one descriptor of a put that the host registered, with the sweep as its
 // signal. Columns lie apart, and the last block of a PE that has its part of one posts all of it. Blocks of one PE tell
-// each other by stores, as ever.
+// each other by stores, as without rings.
 template <bool by_ring, typename T>
 IMBREX_KERNEL IMBREX_JACOBI_BOUNDS(band_threads, 2)
     bands(shmem::Handle handle, Field field, Places<T> places, std::uint64_t sweeps, std::uint64_t every) {

@@ -16,7 +16,7 @@ namespace imbrex::jobs {
 enum class JacobiWay : std::uint8_t {
   kernel_boundaries,  ///< in stream order: a sweep, copies of rows, and a kernel that signals and waits
   graph,              ///< the same, captured as CUDA graphs; GPUs only
-  overlapped,         ///< the inner part on a stream beside that
+  overlapped,         ///< the inner part on a stream of its own
   in_kernel,          ///< in one kernel, whose blocks signal their neighbours
   ring                ///< the same, and other PEs by rings that a thread of the host serves
 };

@@ -1,6 +1,6 @@
 // Jacobi in one kernel whose field stays in registers: each block holds a tile of the PE with the ring around it, each
 // thread a patch of the tile. What borders on another tile travels as packets, 8 bytes of elements and the number of
-// their sweep, which need no fence. A block waits for its neighbours' packets, and for nobody else.
+// their sweep, which need no fence. A block waits for its neighbours' packets, and for nothing else.
 //
 // Memory. A tile's ring has a box of packets for each side and each parity of the sweep. A block sends those of sweep
 // s + 2 when it has all of its neighbours' of s + 1, which they sent when they had read all of sweep s: no box is
@@ -20,11 +20,11 @@ namespace imbrex::jobs::jacobi {
 namespace {
 
 // A block of so many threads may have 128 registers a thread: a large patch of floats and what it takes. 33
-// multiprocessors hold 512 x 512 elements, with the tiles' rings, in small patches, and 1024 x 1024 in large ones.
+// SMs hold 512 x 512 elements, with the tiles' rings, in small patches, and 1024 x 1024 in large ones.
 constexpr std::uint32_t tile_threads = 512;
 constexpr std::uint32_t small_rows = 5, small_columns = 4, large_rows = 9, large_columns = 8;
 
-/// Elements that a thread publishes to those beside it.
+/// Elements that a thread publishes to its neighbours.
 template <std::uint32_t R, std::uint32_t C>
 inline constexpr std::uint32_t edge_of = 2 * (R + C);
 
@@ -123,8 +123,8 @@ struct Tile {
     }
   }
 
-  // The sweep, in place, over all elements of the patch: the ring's are put right by receive, and nobody reads what
-  // lies behind it.
+  // The sweep, in place, over all elements of the patch: the ring's are put right by receive, and no thread reads what
+  // lies beyond it.
   template <bool residual>
   IMBREX_DEVICE void compute(std::uint64_t sweep, std::uint32_t thread, Patch<T, R, C>& patch, Sum& sum) const {
     [[maybe_unused]] const std::uint32_t row = row_of(thread), column = column_of(thread);

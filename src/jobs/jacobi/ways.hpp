@@ -140,7 +140,7 @@ class Ways final : public Solver {
     shmem::launch(heap_, grid, kernel, heap_.handle(), arguments...);
   }
 
-  // So many pieces of work, which wait for nobody.
+  // So many pieces of work, which do not wait.
   shmem::Grid grid_of(std::uint64_t pieces) const {
     const std::uint64_t wanted = std::max<std::uint64_t>(1, (pieces + sweep_threads - 1) / sweep_threads);
     const std::uint64_t most = own_device == Device::cuda ? most_blocks : host_blocks_of(request_);
@@ -183,7 +183,7 @@ class Ways final : public Solver {
         tiling_ = cut(field_, most, most_threads, large_rows, large_columns);
       if (!tiling_ && request_.tile == JacobiTile::held) refuse_to_hold(field_, request_, most);
     }
-    // Two bands to a multiprocessor: one computes while the other waits.
+    // Two bands to an SM: one computes while the other waits.
     if (own_device == Device::cuda && request_.blocks == 0) most *= 2;
     blocks_ = tiling_ ? tiling_->down * tiling_->across : std::min(most, field_.rows);
   }
@@ -242,7 +242,7 @@ class Ways final : public Solver {
     queue_tiles<small_rows, small_columns>();
   }
 
-  // More than half of what a multiprocessor has: tiles are not to share one while others are free.
+  // More than half of what an SM has: tiles are not to share one while others are free.
   template <std::uint32_t R, std::uint32_t C>
   static constexpr std::uint32_t shared_bytes = std::max<std::uint32_t>(shared_count<T, R, C> * sizeof(T),
                                                                         own_device == Device::cuda ? 116 * 1024 : 0);

@@ -1,7 +1,7 @@
 // The solve as kernels, for GPUs and CPUs. Included by one CUDA and one C++ source.
 //
 // Protocol. An unknown is a packet of value and epoch: results of this PE lie in `solved`, parts of sums that other
-// PEs send in `slots`. Whoever sees the epoch in a packet has the value with it, so nothing is fenced, counted or
+// PEs send in `slots`. A reader that sees the epoch in a packet has the value with it, so nothing is fenced, counted or
 // reset. Slots alternate by epoch, and a PE writes to those of epoch e once all PEs have told it, by `done`, that they
 // are through with e - 2. Within a PE solves are ordered by the stream, so `solved` needs no second copy.
 //
@@ -34,7 +34,7 @@ struct SystemArgs {
   const T* value;
   const T* diagonal;
   const T* right;            ///< by row of this PE
-  T* result;                 ///< likewise
+  T* result;                 ///< by row of this PE
   shmem::Packet<T>* solved;  ///< by place
   shmem::Packet<T>* slots;   ///< symmetric, twice `slot_count`
   shmem::Signal* done;       ///< symmetric, by PE: the last epoch whose slots it has read

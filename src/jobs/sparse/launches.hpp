@@ -15,7 +15,7 @@ struct SolveGrid {
   CudaStream stream;
 };
 
-/// Those of one kind of device.
+/// Launches on one kind of device.
 template <typename T>
 struct Launches {
   /// Warps of a block.

@@ -71,7 +71,7 @@ class Reader {
       refuse(fmt::format("'{}' is too much", base::printable(more)));
   }
 
-  /// Bytes behind this line.
+  /// Bytes after this line.
   std::size_t left() const { return text_.size() - std::min(place_, text_.size()); }
 
  private:

@@ -37,7 +37,7 @@ Triangular system_of(const SolveRequest& request) {
   }
 }
 
-// In [-1, 1), by the row of the matrix, whoever has it; any type holds it.
+// In [-1, 1), by the row of the matrix, whichever rank has it; any type holds it.
 template <typename T>
 T right_element(std::uint64_t seed, std::int64_t row, std::int64_t column) {
   std::uint64_t x = seed;
@@ -77,7 +77,7 @@ class Rank {
       Solver<T> solver(heap, schedule_, {request_.way, request_.columns, static_cast<std::uint32_t>(request_.workers)});
       solve(solver);
       world_.barrier();
-      if (request_.verify || world_.rank() == 0) gather(solver);
+      if (request_.verify || world_.rank() == 0 || world_.hosts() > 1) gather(solver);
       world_.barrier();
     }
     if (request_.verify) verify();
@@ -115,6 +115,20 @@ class Rank {
     }
   }
 
+  // A PE's part of the solution, on all: its memory is not reached from other hosts. Collective.
+  std::vector<T> part_over_hosts(Solver<T>& solver, int pe, std::size_t rows) {
+    constexpr std::size_t piece = 4096 / sizeof(T);  // what a gather takes
+    std::vector<T> part(rows * at(request_.columns)), all(piece * at(world_.size()));
+    if (pe == world_.rank()) part = solver.result(pe, rows);
+    part.resize((part.size() + piece - 1) / piece * piece);
+    for (std::size_t begin = 0; begin < part.size(); begin += piece) {
+      world_.all_gather(&part[begin], all.data(), piece * sizeof(T));
+      std::copy_n(all.begin() + static_cast<std::ptrdiff_t>(at(pe) * piece), piece,
+                  part.begin() + static_cast<std::ptrdiff_t>(begin));
+    }
+    return part;
+  }
+
   // The solution in the order of solving.
   void gather(Solver<T>& solver) {
     const std::int64_t columns = request_.columns;
@@ -122,7 +136,8 @@ class Rank {
     std::vector<std::size_t> rows(at(world_.size())), next(rows.size());
     for (const std::uint8_t owner : shares_.owner) ++rows[owner];
     std::vector<std::vector<T>> parts;
-    for (int pe = 0; pe < world_.size(); ++pe) parts.push_back(solver.result(pe, rows[at(pe)]));
+    for (int pe = 0; pe < world_.size(); ++pe)
+      parts.push_back(world_.hosts() > 1 ? part_over_hosts(solver, pe, rows[at(pe)]) : solver.result(pe, rows[at(pe)]));
     for (std::int64_t row = 0; row < system_.rows; ++row) {
       const std::uint8_t owner = shares_.owner[at(row)];
       const auto from = parts[owner].begin() + static_cast<std::ptrdiff_t>(next[owner]++) * columns;

@@ -47,7 +47,7 @@ struct SolveResult {
   Sharing sharing = Sharing::contiguous;
   std::int64_t block = 0, cut_rows = 0, messages = 0;
   double analysis_seconds = 0;  ///< levels, shares and schedules; of the slowest rank
-  std::vector<double> seconds;  ///< per solve, likewise
+  std::vector<double> seconds;  ///< per solve, of the slowest rank
   bool verified = false;
   double max_error_over_bound = 0;  ///< right is at most 1
   std::string message;              ///< what was wrong, where; empty if nothing was

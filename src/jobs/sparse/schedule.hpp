@@ -43,7 +43,7 @@ Shares share(const Triangular& system, const Levels& levels, int pes, std::optio
 /// nothing more.
 struct Step {
   std::uint32_t end = 0;  ///< of its chunks; they begin where the step before ends
-  bool meet = false;      ///< some PE needs, behind this, what another sends in this or before
+  bool meet = false;      ///< some PE needs, after this step, what another sends in this or before
 };
 
 /// One PE's.

@@ -50,8 +50,8 @@ class Solver {
   /// Heap::finish tells how it went. On the CPU it is done when this returns.
   void enqueue(CudaStream stream);
 
-  /// Those of a PE, laid out as right-hand sides; `rows` is how many it has. All PEs' solves are over, and none starts
-  /// meanwhile.
+  /// Unknowns of a PE, laid out as right-hand sides; `rows` is how many it has. All PEs' solves are over, and none
+  /// starts meanwhile.
   std::vector<T> result(int pe, std::size_t rows);
 
  private:

@@ -56,7 +56,7 @@ struct RankHello {
   std::uint32_t port = 0;  // at which it receives the ranks after it
   std::uint64_t heap_bytes = 0;
   double wait_limit = 0;                 // seconds
-  Proof host{};                          // the same for ranks that can share memory
+  Proof host{};                          // equal for ranks that can share memory
   char host_name[host_name_bytes] = {};  // ends with a zero byte
 };
 

@@ -37,7 +37,7 @@ struct Guest {
   RankHello hello;
 };
 
-/// Where connections come in. Strangers cost little and disturb nobody: each is told a random number and the world's
+/// Where connections come in. Strangers cost little and disturb no rank: each is told a random number and the world's
 /// name, has a second to send a greeting that holds, and gives way to others where there are many.
 class Gate {
  public:
@@ -51,7 +51,7 @@ class Gate {
   /// Has shown that it knows the secret: tells it that this end does, too.
   void welcome(Guest& guest) const;
 
-  /// Why the last one was sent away that spoke this protocol or none; empty where nobody was.
+  /// Why the last one was sent away that spoke this protocol or none; empty where none was.
   const std::string& turned_away() const { return turned_away_; }
   void close() { listener_.close(), strangers_.clear(); }
 

@@ -174,7 +174,7 @@ class HostsMeeting::Registrar {
       entry.pid = guest.hello.pid;
       entry.port = guest.hello.port;
       entry.wait_limit = static_cast<float>(guest.hello.wait_limit);
-      // A loopback address means another host to whoever reads it there.
+      // A loopback address means another host to ranks that read it there.
       if (guest.connection)
         if (const Endpoint end = far_end(guest.connection.socket()); !end.is_loopback())
           put_text(entry.address, end.address());
@@ -267,7 +267,7 @@ void HostsMeeting::find_first() {
   const Deadline deadline = deadline_in(options_.wait_limit);
   const std::vector<Endpoint> addresses = resolve(reach_.host, reach_.first_port, deadline);
   const RankHello hello = own_hello();
-  std::string last, found;  // why nobody was there; what was there
+  std::string last, found;  // why no rank was there; what was there
   while (true) {
     for (const Endpoint& address : addresses)
       for (int i = 0; i < ports_tried; ++i) {

@@ -47,7 +47,7 @@ FETCH_AND_CHANGE(fetch_and)
 FETCH_AND_CHANGE(fetch_or)
 FETCH_AND_CHANGE(fetch_xor)
 
-/// Where a result goes that is wanted later.
+/// Where a result goes that is used later.
 template <typename T>
 T& later(const char* name, T* to) {
   call(name, [&](Process&) { expect_given("fetch", to); });

@@ -1,5 +1,5 @@
 // Barriers and collectives of hosts: puts between barriers of the team, so that they are the same in memory and on
-// GPUs. Members' own puts make a barrier behind them do; only what reads others' sources wants one before it.
+// GPUs. Members' own puts need a barrier after them only; what reads others' sources needs one before it.
 #include "shmem/c/process.hpp"
 
 namespace imbrex::shmem::c {
@@ -20,7 +20,7 @@ int sync(const char* name, shmem_team_t team) {
   });
 }
 
-/// To all members, this one last: whoever has most to do for others goes first.
+/// To all members, this one last: members that do most for others go first.
 template <typename Put>
 void to_each(const Team& team, Put&& put) {
   for (std::uint32_t i = 1; i <= team.size; ++i) put((team.me + i) % team.size);
@@ -55,7 +55,7 @@ int all_gather(const char* name, shmem_team_t handle, void* dest, const void* so
   });
 }
 
-/// The same with another count on each member.
+/// An all-gather with another count on each member.
 int all_gather_unequal(const char* name, shmem_team_t handle, void* dest, const void* source, std::size_t count,
                        std::size_t size) {
   return call(name, [&](Process& p) {

@@ -22,7 +22,7 @@ struct Notes {
   std::uint64_t count;  ///< bytes of this PE's, when members' lengths differ
 };
 
-/// Ends this PE, and with it all others, where the world fails: a PE that computes asks nobody.
+/// Ends this PE, and with it all others, where the world fails: a PE that computes does not look.
 class Watch {
  public:
   explicit Watch(World& world);
@@ -80,7 +80,7 @@ class Process {
 
   /// So many elements lie in the heap.
   void expect_held(const char* argument, const void* address, std::size_t count, std::size_t size) const;
-  /// And can be read and changed as a whole.
+  /// Expects words that are held and can be read and changed as a whole.
   void expect_words(const char* argument, const void* address, std::size_t count, std::size_t size) const;
   /// This host reaches the heap by loads and stores.
   void expect_on_host() const;

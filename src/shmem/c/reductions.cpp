@@ -69,7 +69,7 @@ int scan(const char* name, shmem_team_t handle, T* dest, const T* source, std::s
     p.heap().barrier(team);
     const auto sum = std::make_unique<T[]>(count);
     fold<Reduction::sum>(p, team, sum.get(), source, count, team.me + (inclusive ? 1 : 0));
-    p.heap().barrier(team);  // nobody reads what may be the destination any more
+    p.heap().barrier(team);  // no PE reads what may be the destination any more
     p.write(dest, sum.get(), count * sizeof(T), static_cast<std::uint32_t>(p.heap().pe()));
     return 0;
   });

@@ -30,7 +30,7 @@ auto look(const char* name, const char* argument, const T* words, std::size_t co
   });
 }
 
-/// The same, where false says that a wait has failed.
+/// Runs `body`, where false says that a wait has failed.
 template <typename T, typename Body>
 void wait(const char* name, const char* argument, const T* words, std::size_t count, int cmp, Body&& body) {
   call(name, [&](Process& p) {
@@ -52,7 +52,7 @@ void expect_indices(std::size_t count, const std::size_t* indices) {
   if (count != 0) expect_given("indices", indices);
 }
 
-/// A fence, too: a context's own leaves it to the store behind it to release, which a put of bytes does not.
+/// A fence, too: a context's own leaves it to the next store to release, which a put of bytes does not.
 void quiet(const char* name, shmem_ctx_t ctx) {
   call(name, [&](Process& p) {
     static_cast<void>(p.team_of(ctx));

@@ -41,7 +41,7 @@ void SoftwareNic::run() {
     }
     if (last && !moved) return;
     idle = moved ? 0 : idle + 1;
-    // Cores are few: whoever waits for this thread needs one, and so do others while it has nothing to do.
+    // Cores are few: a thread that waits for this one needs one, and so do others while it has nothing to do.
     if (idle < 200)
       std::this_thread::yield();
     else

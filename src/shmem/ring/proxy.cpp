@@ -61,7 +61,7 @@ bool Proxy::ended() const {
 }
 
 void Proxy::run() {
-  // Cores are few: whoever waits for this thread needs one, and so do others while it has nothing to do.
+  // Cores are few: a thread that waits for this one needs one, and so do others while it has nothing to do.
   const std::uint32_t patience = heap_.device() == Device::cuda ? 50000 : 200;
   std::uint32_t idle = 0;
   try {

@@ -16,12 +16,12 @@ namespace imbrex::shmem::ring {
 /// What a descriptor's number stands for.
 struct Template {
   enum class Shape : std::uint8_t {
-    none,   ///< nobody registered it
+    none,   ///< it is not registered
     fence,  ///< to a PE
     fence_all,
     move,         ///< offset here and bytes
     move_signal,  ///< the same; the extension is the signal
-    pair,         ///< a word of 8 bytes, and behind it the extension's
+    pair,         ///< a word of 8 bytes, then the extension's
     word,         ///< an operand
     compared,     ///< the same; the extension is what is compared
     registered    ///< all but the signal's value lies in the template
@@ -63,7 +63,7 @@ class Proxy {
     Transfer transfer[2];
     bool behind[2] = {false, false};  ///< all that came before from this context to the PE
     int count = 0, begun = 0;
-    std::uint32_t end = 0;  ///< the slot behind it
+    std::uint32_t end = 0;  ///< the slot after it
     bool fenced = false;    ///< nothing follows before what came before to this PE, or by all_pes to all, is done
     std::uint32_t fence = 0;
   };

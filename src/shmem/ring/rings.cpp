@@ -66,7 +66,7 @@ std::vector<Template> standard_table(std::size_t own) {
         case AtomicCode::fetch_xor: entry.verb = Verb::fetch_xor; break;
         case AtomicCode::compare_swap: entry.verb = Verb::compare_swap, entry.shape = Shape::compared; break;
       }
-      if (atomic >= AtomicCode::fetch_and && floating) continue;  // nobody has them
+      if (atomic >= AtomicCode::fetch_and && floating) continue;  // no API has them
       at(number_of_atomic(atomic, type)) = entry;
     }
   return table;
@@ -101,11 +101,16 @@ struct Rings::Parts {
       wire = heap.world().hosts() > 1        ? fabric_wire(heap)
              : heap.device() == Device::cuda ? gpu_wire(heap)
                                              : mapped_wire(heap);
-    const Endpoint endpoint{shared, options.contexts, options.stage_bytes, wire->keeps_order() ? 1u : 0u};
+    std::uint64_t near = 0;
+    for (int pe = 0; pe < heap.pes(); ++pe)
+      if (heap.pointer(own, pe) != nullptr) near |= std::uint64_t{1} << pe;
+    const Endpoint endpoint{shared, options.contexts, options.stage_bytes, wire->keeps_order() ? 1u : 0u,
+                            (near & ~options.far) | std::uint64_t{1} << heap.pe()};
     heap.write(own, &endpoint, sizeof endpoint, heap.pe());
     heap.write(shared, contexts.data(), contexts.size() * sizeof(Shared), heap.pe());
     heap.use_transport(own);
     proxy.emplace(heap, options, std::move(wire), std::move(ports), table);
+    heap.world().barrier();  // no kernel waits while another PE still sets up
   }
 
   Heap& heap;

@@ -27,6 +27,7 @@ struct RingOptions {
   std::uint32_t stage_bytes = 1024;  ///< of a context's piece of the heap, 64 or more
   std::uint32_t templates = 4096;    ///< that add() may register, up to 65,000
   // For tests.
+  std::uint64_t far = 0;           ///< bit r: MixedRing takes PE r for one of another host
   std::uint32_t first = 0;         ///< slots that a ring seems to have had before: a multiple of `slots`
   std::uint64_t seed = 1;          ///< of its pauses
   double max_pause = 0;            ///< the longest random pause between descriptors, seconds
@@ -40,7 +41,7 @@ struct RegisteredPut {
   void* there = nullptr;       ///< in this PE's part, for the same place there
   const void* here = nullptr;  ///< in this PE's part
   std::uint64_t bytes = 0;     ///< 0: the signal alone
-  Signal* signal = nullptr;    ///< likewise for the same place there
+  Signal* signal = nullptr;    ///< null: none; else it is at the same place there
   SignalOperation operation = SignalOperation::set;
 };
 
@@ -61,7 +62,7 @@ class Rings {
   Rings(const Rings&) = delete;
   Rings& operator=(const Rings&) = delete;
 
-  /// A template's number, for this PE's kernels that start behind this. Throws Error(invalid_input) for what the heap
+  /// A template's number, for this PE's kernels that start afterwards. Throws Error(invalid_input) for what the heap
   /// does not hold, a signal that is not aligned, and more than there may be.
   std::uint32_t add(const RegisteredPut& put);
 

@@ -114,6 +114,14 @@ TEST(Hosts, ARefusedCallIsToldToThoseThatTakeIt) {
   for (const int rank : {0, 2}) expect_well(HostsLaunch().run("aabc", {"refuse-call", std::to_string(rank)}));
 }
 
+TEST(Hosts, WordsAreStoredOnOtherHostsInOrder) { expect_well(HostsLaunch().run("aabbc", {"put-words", "0"})); }
+
+// Between words, and behind the heap.
+TEST(Hosts, WordsBesideTheHeapAreRefused) {
+  for (const char* offset : {"4", "1073741824", "18446744073709551608"})
+    expect_well(HostsLaunch().run("ab", {"put-words", offset}));
+}
+
 TEST(Hosts, WhatReachesPeersMemoryIsRefused) { expect_well(HostsLaunch().run("abb", {"expect-one-host"})); }
 
 TEST(Hosts, SizesDiffer) {

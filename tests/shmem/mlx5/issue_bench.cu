@@ -1,5 +1,5 @@
 // How long one thread of a GPU takes to issue a put, by each way to write its work request. No NIC is there: the ring
-// has room for all, nobody drains it, and the doorbell is a word of memory, the GPU's or the host's (pinned), where a
+// has room for all, no NIC drains it, and the doorbell is a word of memory, the GPU's or the host's (pinned), where a
 // NIC's register would be reached over the bus as well.
 //
 // usage: shmem_mlx5_issue [PUTS]      prints a table; exits 77 without a GPU

@@ -206,7 +206,7 @@ void expect_end(Kernel* kernel, double limit, const NicOptions& on_first, const 
 }
 
 TEST(Mlx5Failures, ARefusedRequestEndsAllPEsAndIsNamed) {
-  // Nobody waits for that last put's signal: the kernel finds its error while it waits for something else.
+  // No PE waits for that last put's signal: the kernel finds its error while it waits for something else.
   expect_end(put_and_wait, 20, {.refuse_at = 99, .syndrome = remote_access_error},
              "PE 0, block 0: the NIC refused request 99 to PE 1 of its queue for writes and signals that are added to: "
              "remote access error");

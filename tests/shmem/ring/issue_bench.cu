@@ -1,6 +1,6 @@
 // How long one thread of a GPU takes to issue a put to a ring in memory of the host: as one descriptor of 16 bytes, or
 // with every field, 64 bytes; and by the transport, whole, with room, parity and fence, as one thread's context and as
-// one that all threads share. The ring has room for all, and nobody drains it.
+// one that all threads share. The ring has room for all, and no thread drains it.
 //
 // usage: shmem_ring_issue [PUTS]      prints a table; exits 77 without a GPU
 #include <algorithm>
@@ -167,7 +167,7 @@ int run(std::uint32_t puts) {
   auto* endpoint = on_gpu<Endpoint>(1);
   auto* shared = reinterpret_cast<Shared*>(heap + 4096);
   const Shared first{room.ring, progress, heap + 8192, log_slots, 0, 1u << log_slots, 0};
-  const Endpoint own{shared, 1, 1024, 1};
+  const Endpoint own{shared, 1, 1024, 1, 0};
   expect(cudaMemcpy(endpoint, &own, sizeof own, cudaMemcpyDefault), "cudaMemcpy");
   progress->complete = 2 * most_puts;
   Handle handle{};

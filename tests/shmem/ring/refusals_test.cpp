@@ -78,10 +78,10 @@ TEST(RingDescriptors, HostileOnesEndAllPEsAndAreNamed) {
                           words::Pair extension = {}) {
     expect_end(part, 20, ring_options, posts(std::move(slot), extension));
   };
-  expect(of + "2 at offset 64, was refused: it names a template that nobody registered",
+  expect(of + "2 at offset 64, was refused: it names a template that is not registered",
          [](const Handle&) { return move_slot(60000, 2, 64, 64, 8); });
-  expect("a template that nobody registered", [](const Handle&) { return move_slot(first_own, 2, 64, 64, 8); });
-  expect("a template that nobody registered",
+  expect("a template that is not registered", [](const Handle&) { return move_slot(first_own, 2, 64, 64, 8); });
+  expect("a template that is not registered",
          [](const Handle&) { return operand_slot(number_of_atomic(AtomicCode::fetch_and, WordCode::f32), 1, 64, 1); });
   expect(of + "3 at offset 64, was refused: there is no such PE",
          [](const Handle&) { return move_slot(put, 3, 64, 64, 8); });
@@ -117,7 +117,7 @@ TEST(RingDescriptors, WhatLiesAtTheEndIsDone) {
 
 TEST(RingFailures, AFullRingIsABoundedError) {
   expect_end(
-      "PE 0, block 0 waited longer than 3 s for room in its context's ring of 8 slots: 11 are wanted, 2 were read", 3,
+      "PE 0, block 0 waited longer than 3 s for room in its context's ring of 8 slots: 11 are needed, 2 were read", 3,
       {.contexts = 2, .slots = 8, .stop_at = 2}, [](const Handle& handle, std::uint64_t* box) {
         Context<Ring> context(handle);
         for (int i = 0; i < 20; ++i) context.put_nbi(box, box + 8, 1, 1);
@@ -137,7 +137,7 @@ TEST(RingFailures, AThreadThatStopsIsABoundedError) {
   });
 }
 
-// The second transfer to PE 1 finds nobody there.
+// The second transfer to PE 1 finds no PE there.
 class LostWire final : public Wire {
  public:
   explicit LostWire(std::unique_ptr<Wire> wire) : wire_(std::move(wire)) {}

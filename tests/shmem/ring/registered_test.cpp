@@ -35,7 +35,7 @@ TEST(RingRegistered, PutsComeWhole) {
   }
 }
 
-// What a put and its signal come to, where nobody orders them: so the wire does reorder.
+// What a put and its signal come to, where nothing orders them: so the wire does reorder.
 IMBREX_KERNEL pass_unordered(Handle handle, std::uint64_t* landing, std::uint64_t* source, Signal* signals,
                              std::uint64_t* wrong) {
   Context<Ring> context(handle);

@@ -3,6 +3,7 @@
 
 #include <cstdio>
 
+#include "imbrex/device/shmem/ring/mixed.hpp"
 #include "shmem/litmus_runs.hpp"
 #include "shmem/ring/fixture.hpp"
 #include "shmem/suite.hpp"
@@ -11,6 +12,8 @@ namespace imbrex::shmem::test {
 
 // calls.cpp and moves.cpp beside this.
 std::vector<Case> calls_on_ring();
+std::vector<Case> calls_on_mixed_ring();
+std::vector<Case> moves_on_mixed_ring();
 std::vector<Case> moves_on_ring();
 std::vector<Case> moves_on_own_ring();
 
@@ -31,14 +34,17 @@ constexpr std::size_t every = 1;
 constexpr std::uint64_t rounds = 1000;
 #endif
 
-int run(World& world, const std::vector<Case>& cases, Kindness kindness) {
-  return ring::test::at_site(world, heap_options, ring_options, kindness, [&](ring::test::Site& site) {
+int run(World& world, const std::vector<Case>& cases, Kindness kindness, std::uint64_t far = 0,
+        std::size_t step = every) {
+  ring::RingOptions options = ring_options;
+  options.far = far;
+  return ring::test::at_site(world, heap_options, options, kindness, [&](ring::test::Site& site) {
     Bench bench(site.heap, nullptr);
     int wrong = 0;
-    const std::size_t ran = run_all(bench, cases, every, [&](const std::string& line) {
+    const std::size_t ran = run_all(bench, cases, step, [&](const std::string& line) {
       if (++wrong <= 5) std::fprintf(stderr, "%s\n", line.c_str());
     });
-    if (ran != (cases.size() + every - 1) / every) return 2;
+    if (ran != (cases.size() + step - 1) / step) return 2;
     return wrong == 0 ? 0 : 1;
   });
 }
@@ -56,7 +62,8 @@ TEST(ShmemRingSuite, MovesOfProcesses) {
 
 TEST(ShmemRingSuite, MovesOfThreads) {
   const auto cases = moves_on_own_ring();
-  EXPECT_EQ(run_threads(2, world_options, [&](World& world) { return run(world, cases, Kindness::kind); }), 0);
+  EXPECT_EQ(
+      run_threads(2, world_options, [&](World& world) { return run(world, cases, Kindness::kind, 0, 5 * every); }), 0);
 }
 
 TEST(ShmemRingSuite, CallsOfProcesses) {
@@ -69,13 +76,30 @@ TEST(ShmemRingSuite, CallsOfThreads) {
   EXPECT_EQ(run_threads(2, world_options, [&](World& world) { return run(world, cases, Kindness::kind); }), 0);
 }
 
+// PE 1 is on another host, as the others see it.
+TEST(ShmemRingSuite, MovesOfNearAndFar) {
+  const auto cases = moves_on_mixed_ring();
+  EXPECT_EQ(
+      run_processes(3, world_options, [&](World& world) { return run(world, cases, Kindness::unkind, 2, 4 * every); }),
+      0);
+}
+
+TEST(ShmemRingSuite, CallsOfNearAndFar) {
+  const auto cases = calls_on_mixed_ring();
+  EXPECT_EQ(run_processes(3, world_options, [&](World& world) { return run(world, cases, Kindness::unkind, 2); }), 0);
+  EXPECT_EQ(run_threads(2, world_options, [&](World& world) { return run(world, cases, Kindness::kind, 0); }), 0);
+}
+
 class ShmemRingLitmus : public testing::TestWithParam<int> {};
 
-int run_one(Litmus what, bool ordered) {
-  return run_processes(2, world_options, [&](World& world) {
-    return ring::test::at_site(world, heap_options, ring_options, Kindness::unkind, [&](ring::test::Site& site) {
+template <typename Transport = Ring>
+int run_one(Litmus what, bool ordered, int pes = 2, std::uint64_t far = 0) {
+  ring::RingOptions options = ring_options;
+  options.far = far;
+  return run_processes(pes, world_options, [&](World& world) {
+    return ring::test::at_site(world, heap_options, options, Kindness::unkind, [&](ring::test::Site& site) {
       Bench bench(site.heap, nullptr);
-      const std::uint64_t wrong = run_litmus<Ring>(bench, what, rounds, ordered);
+      const std::uint64_t wrong = run_litmus<Transport>(bench, what, rounds, ordered);
       world.barrier();
       return wrong == none ? 2 : wrong == 0 ? 0 : 1;
     });
@@ -83,6 +107,10 @@ int run_one(Litmus what, bool ordered) {
 }
 
 TEST_P(ShmemRingLitmus, Holds) { EXPECT_EQ(run_one(static_cast<Litmus>(GetParam()), true), 0); }
+
+TEST_P(ShmemRingLitmus, HoldsOfNearAndFar) {
+  EXPECT_EQ(run_one<MixedRing>(static_cast<Litmus>(GetParam()), true, 3, 2), 0);
+}
 
 // On a wire that keeps no order, without what orders.
 TEST_P(ShmemRingLitmus, CanFail) {

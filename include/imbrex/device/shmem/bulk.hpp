@@ -1,4 +1,4 @@
-// Blocks that have long puts done by Hopper's bulk engine, through shared memory: few registers, and threads that are
+// Blocks that have long puts done by Hopper's cp.async.bulk, through shared memory: few registers, and threads that are
 // free meanwhile.
 #pragma once
 
@@ -9,8 +9,8 @@
 
 namespace imbrex::shmem {
 
-/// A block whose first thread has puts done by the bulk engine. `stage` is the block's shared memory, aligned to 128
-/// bytes, of 2 KiB or more, which nobody else uses from a call on until the block has met; by 64 KiB the engine
+/// A block whose first thread has puts done by cp.async.bulk. `stage` is the block's shared memory, aligned to 128
+/// bytes, of 2 KiB or more, which no other code uses from a call on until the block has met; by 64 KiB the engine
 /// streams. Where source and target lie differently in their lines of 16 bytes, or the source is not in global memory,
 /// and for all but puts and puts with a signal, it is a Block. Needs a GPU of compute capability 9.
 struct BulkBlock : Block {

@@ -73,7 +73,7 @@ IMBREX_DEVICE T combine(Reduction reduction, T a, T b) {
 
 }  // namespace collectives
 
-/// Returns when all members have called; what they stored in their own memory before is visible behind it.
+/// Returns when all members have called; what they stored in their own memory before is visible afterwards.
 template <typename Transport, ThreadGroup G = Thread>
 IMBREX_DEVICE bool sync(Context<Transport>& context, const Team& team, const G& group = {}) {
   const std::uint64_t call = collectives::begin(team, group);
@@ -81,7 +81,7 @@ IMBREX_DEVICE bool sync(Context<Transport>& context, const Team& team, const G& 
   return collectives::wait(context, team, call, 0, team.size, group);
 }
 
-/// The same, and what the context issued is complete.
+/// A sync, and what the context issued is complete.
 template <typename Transport, ThreadGroup G = Thread>
 IMBREX_DEVICE bool barrier(Context<Transport>& context, const Team& team, const G& group = {}) {
   context.quiet(group);

@@ -5,12 +5,12 @@
 // return data or say that a source may be written again. Addresses of the heap are this PE's own, and stand for the
 // same place on the PE that is named. The names and their meaning are OpenSHMEM 1.6's.
 //
-// Order. Nothing is ordered but by fence (what comes before it, to one PE), quiet (all of it is complete behind it) and
-// signals (a put's data comes before its own signal). A wait acquires: what came before the signal or the value that it
-// saw is visible behind it, to all threads of the group.
+// Order. Nothing is ordered but by fence (what comes before it, to one PE), quiet (all of it is complete afterwards)
+// and signals (a put's data comes before its own signal). A wait acquires: what came before the signal or the value
+// that it saw is visible afterwards, to all threads of the group.
 //
 // Failure. A wait that passes the world's limit, or that ends because another PE's did, returns false, and so does
-// every one behind it that finds nothing there: the kernel is to end and store nothing more to peers. The host says
+// every later one that finds nothing there: the kernel is to end and store nothing more to peers. The host says
 // what was waited for.
 #pragma once
 
@@ -144,7 +144,8 @@ class Context {
     fence_and_signal(signal, signal_value, operation, pe);
   }
 
-  /// Value and signal in one packet: whoever sees the signal sees the value. No fence: earlier puts may come later.
+  /// Value and signal in one packet: a reader that sees the signal sees the value. No fence: earlier puts may come
+  /// later.
   template <Scalar T>
   IMBREX_DEVICE void put_packet(Packet<T>* to, std::type_identity_t<T> value, Signal signal, std::uint32_t pe) {
     if (checked(to, 1, pe)) transport_.put_pair(handle_, to, {words::cast<words::BitsOf<T>>(value), signal}, pe);
@@ -183,7 +184,7 @@ class Context {
     return !any_of(group, failed);
   }
 
-  /// The same for a signal.
+  /// A wait for a signal.
   template <ThreadGroup G = Thread>
   IMBREX_DEVICE bool signal_wait_until(const Signal* signal, Compare compare, Signal value, const G& group = {}) {
     return wait_until(signal, compare, value, group);
@@ -193,7 +194,7 @@ class Context {
     return wait_and_see(signal, compare, value, seen);
   }
 
-  /// Until the packet's signal is what is wanted. `value` is the one that came with it.
+  /// Waits until the packet's signal compares as asked. `value` is the one that came with it.
   template <Scalar T>
   IMBREX_DEVICE bool wait_packet(const Packet<T>* packet, Compare compare, Signal signal, T& value) {
     words::Pair pair{};
@@ -208,8 +209,8 @@ class Context {
     return well;
   }
 
-  // The same for arrays of variables. `status`, where it is not null, leaves out those for which it is not 0. `values`:
-  // each one's own.
+  // Waits and tests of arrays of variables. `status`, where it is not null, leaves out those for which it is not 0.
+  // `values`: each one's own.
 
   template <Integer T>
   IMBREX_DEVICE bool test_all(const T* variables, std::uint64_t count, const int* status, Compare compare,

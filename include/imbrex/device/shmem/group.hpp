@@ -74,7 +74,7 @@ struct Wide : G {
   static constexpr int lines_in_flight = lines;
 };
 
-/// Whether one thread of the group says so; they meet, and what one has seen before, all see behind it.
+/// Whether one thread of the group says so; they meet, and what one has seen before, all see afterwards.
 template <ThreadGroup G>
 IMBREX_DEVICE bool any_of(const G& group, bool mine) {
   if constexpr (requires { group.any(mine); }) {

@@ -9,6 +9,9 @@ namespace imbrex::shmem {
 inline constexpr std::uint32_t max_pes = 64;
 inline constexpr std::uint64_t none = ~std::uint64_t{0};  ///< what calls return that found or waited for nothing
 
+/// Epoch of what stands at the place of a PE's State where the PE is on another host.
+inline constexpr std::uint64_t epoch_of_far = none;
+
 /// One PE's view of the symmetric heap, by value into kernels. Made by shmem::Heap.
 struct Handle {
   device::Group group;     ///< bounds waits; its ranks are the PEs, its stride the heap's
@@ -16,7 +19,6 @@ struct Handle {
   std::uint64_t bytes;     ///< of a part
   std::uint32_t contexts;  ///< that this PE's kernels may have at once: numbers below this
   const void* transport;   ///< what a transport other than loads and stores works by; null without one
-  std::uint64_t near;      ///< bit r: PE r's part is mapped here; the others are on other hosts
 
   IMBREX_DEVICE std::uint32_t pe() const { return group.rank; }
   IMBREX_DEVICE std::uint32_t pes() const { return group.ranks; }

@@ -2,7 +2,7 @@
 //
 // A transport is what a Context moves bytes by. Each has these functions, for addresses in this PE's part of the heap
 // that stand for the same place in a peer's, and does nothing else: ranges, waits and what is left out of OpenSHMEM are
-// not its business. All threads of a group make a call together; it returns, to each, when its own share of a put is
+// left to its users. All threads of a group make a call together; it returns, to each, when its own share of a put is
 // issued and the source may be written again, or its share of a get is there. The forms `_nbi` return sooner: only
 // behind a quiet may the source of their put be written, and is the data of their get there. A transport that says
 // `orders_signals` has put_signal and put_signal_nbi besides, which need no fence between data and signal.
@@ -85,7 +85,7 @@ IMBREX_DEVICE void copy(T* to, const T* from, std::uint64_t count, const G& grou
     for (int j = 0; j < in_flight; ++j)
       if (j == 0 || at + j * step < end) *reinterpret_cast<Line*>(at + j * step) = line[j];
   }
-  // What lies before the lines and behind them.
+  // What lies before the lines and after them.
   const std::uint64_t rest = count - lines * per_line;
 #pragma unroll 1
   for (std::uint64_t i = rank; i < rest; i += size) {
@@ -117,7 +117,7 @@ class LoadStore {
 #if defined(__CUDA_ARCH__)
     return true;
 #else
-    return pe >= max_pes || (handle.near >> pe & 1) != 0;
+    return pe >= handle.pes() || device::state_of(handle.group, pe).epoch != epoch_of_far;
 #endif
   }
 
@@ -178,11 +178,11 @@ class LoadStore {
       words::add(pointer(handle, to, words::here(pe)), value);
   }
 
-  /// What this thread issued, and others that it met at a barrier, comes before what it issues behind this, at `pe` or,
+  /// What this thread issued, and others that it met at a barrier, comes before what it issues afterwards, at `pe` or,
   /// by all_pes, everywhere.
   IMBREX_DEVICE void fence(const Handle&, std::uint32_t) { words::fence(); }
 
-  /// And is complete: everybody sees it.
+  /// Completes what was issued: all PEs see it.
   IMBREX_DEVICE void quiet(const Handle&, std::uint32_t) { words::full_fence(); }
 
   /// Moves on what the transport has in hand; called in loops that wait.

@@ -34,7 +34,7 @@ struct FetchAdd {
   IMBREX_DEVICE T next(T there) const { return static_cast<T>(there + value); }
 };
 
-/// Whose result nobody asks for.
+/// An atomic operation without a result.
 template <Atomic T>
 struct Add {
   T value;

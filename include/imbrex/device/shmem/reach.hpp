@@ -14,7 +14,7 @@ IMBREX_DEVICE bool reaches([[maybe_unused]] const Handle& handle, [[maybe_unused
     return true;
 }
 
-/// The same; where it is false, the fault ends all waits of all PEs.
+/// Whether it does; where it is false, the fault ends all waits of all PEs.
 template <typename Transport>
 IMBREX_DEVICE bool expect_reached(const Handle& handle, const void* address, std::uint32_t pe) {
   if (reaches<Transport>(handle, pe)) return true;

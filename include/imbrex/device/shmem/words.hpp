@@ -1,7 +1,7 @@
 // Words of 1 to 16 bytes that PEs share: loads, stores, atomic operations and fences. On the device they are single
 // instructions at the scope of the system, on the host atomic operations with the same meaning.
 //
-// Needs C++20 and nothing else of Imbrex but what lies beside it. Compiles as CUDA and as C++.
+// Needs C++20 and nothing else of Imbrex but the files of its folder. Compiles as CUDA and as C++.
 #pragma once
 
 #include <cstdint>
@@ -96,7 +96,7 @@ IMBREX_DEVICE void store(T* address, T value) {
 #endif
 }
 
-/// What was written before the store, addition or other operation that it sees is visible behind it.
+/// What was written before the store, addition or other operation that this load sees is visible after the load.
 template <Integer T>
 IMBREX_DEVICE T load_acquire(const T* address) {
 #if defined(__CUDA_ARCH__)
@@ -159,7 +159,7 @@ IMBREX_DEVICE void store_pair(void* address, Pair pair) {
 #endif
 }
 
-/// What this thread wrote, and what others wrote that it met at a barrier, is seen before what it writes behind this.
+/// What this thread wrote, and what others wrote that it met at a barrier, is seen before what it writes afterwards.
 IMBREX_DEVICE void fence() {
 #if defined(__CUDA_ARCH__)
   device::fence_system();
@@ -168,8 +168,8 @@ IMBREX_DEVICE void fence() {
 #endif
 }
 
-/// Between all that this thread wrote, and what others wrote that it met at a barrier, and all that it reads behind
-/// this: a fence that is sequentially consistent, at the scope of the system.
+/// Between all that this thread wrote, and what others wrote that it met at a barrier, and all that it reads
+/// afterwards: a fence that is sequentially consistent, at the scope of the system.
 IMBREX_DEVICE void full_fence() {
 #if defined(__CUDA_ARCH__)
   asm volatile("fence.sc.sys;" ::: "memory");

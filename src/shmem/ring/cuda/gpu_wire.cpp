@@ -1,7 +1,7 @@
 // The wire between PEs whose parts lie on GPUs of one host: copies and written words on a stream of its own, beside
 // kernels that wait.
 //
-// Nothing here needs a multiprocessor, which those kernels may have all of. A copy within one GPU could be done by a
+// Nothing here needs an SM, which those kernels may have all of. A copy within one GPU could be done by a
 // kernel of the driver's, so it goes by a piece of pinned memory, in the order of the stream: two transfers of the copy
 // engines. Copies between GPUs are one. Words of 4 and 8 bytes are written by the stream itself.
 //
@@ -27,6 +27,7 @@ namespace {
 
 constexpr std::size_t piece_bytes = std::size_t{1} << 20;  // of pinned memory, for copies within a GPU
 constexpr std::size_t words_under_way = 1024;              // that copies read, and results
+constexpr std::size_t most_batches = 64;                   // events that are waited for
 constexpr std::size_t most_written = 256;                  // words that the stream is told of at once
 constexpr std::uint32_t requests_each = 16;                // of one PE to another
 
@@ -76,11 +77,11 @@ class GpuWire final : public Wire {
         piece_(pinned_memory(gpu_, piece_bytes)),
         words_(pinned_memory(gpu_, words_under_way * 8)),
         read_(pinned_memory(gpu_, requests_each * group_.ranks * 8)),
+        ask_waits_(group_.ranks),
         copies_(group_.ranks),
         asked_(group_.ranks),
         sent_(group_.ranks),
         served_(group_.ranks) {
-    IMBREX_EXPECTS(heap.device() == Device::cuda, "a wire of GPUs needs a heap on GPUs");
     runtime::select_gpu(gpu_);
     int least = 0, greatest = 0;
     IMBREX_CUDA_TRY(cudaDeviceGetStreamPriorityRange(&least, &greatest));
@@ -90,8 +91,10 @@ class GpuWire final : public Wire {
     for (std::uint32_t pe = 0; pe < group_.ranks; ++pe) {
       cudaPointerAttributes attributes{};
       IMBREX_CUDA_TRY(cudaPointerGetAttributes(&attributes, part_of(pe)));
-      same_gpu_.push_back(attributes.device == gpu_);
+      // What is not known to lie elsewhere could be copied by a kernel.
+      same_gpu_.push_back(attributes.type != cudaMemoryTypeDevice || attributes.device == gpu_);
     }
+    try_all();
     mail_ = world_.heap().allocate(sizeof(Request) * requests_each * group_.ranks);
     world_.barrier();
   }
@@ -107,7 +110,9 @@ class GpuWire final : public Wire {
   bool begin(const Transfer& transfer) override {
     const bool is_word = transfer.verb == Verb::put_word;
     if (!is_word && transfer.verb != Verb::put && transfer.verb != Verb::get) return ask(transfer);
-    if (!asked_[transfer.pe].empty() || (is_word && word_count_ - word_done_ >= words_under_way / 2)) return false;
+    if (batches_.size() >= most_batches || ask_waits_[transfer.pe] || !asked_[transfer.pe].empty() ||
+        (is_word && word_count_ - word_done_ >= words_under_way / 2))
+      return false;
     std::byte* there = part_of(transfer.pe) + transfer.there;
     if (is_word)
       write_word(there, transfer.operand, transfer.bytes);
@@ -166,6 +171,18 @@ class GpuWire final : public Wire {
   }
 
   // ----------------------------------------------------------------------------------------------- the stream
+
+  /// Does once what it is going to do, while no kernel waits: what a driver sets up at first use could wait for them.
+  void try_all() {
+    auto* const unused = reinterpret_cast<std::byte*>(&group_.own->unused[1]);  // 8 bytes, aligned so
+    copy(unused, unused, 8, true);
+    write_word(unused, 0, 8);
+    write_words();
+    copy_word(unused, 0, 8);
+    for (int i = 0; i < 8; ++i) batches_.push_back({mark(), {}, word_count_});
+    IMBREX_CUDA_TRY(cudaStreamSynchronize(stream_));
+    collect();
+  }
 
   void copy(std::byte* to, const std::byte* from, std::uint64_t bytes, bool within) {
     write_words();
@@ -263,7 +280,9 @@ class GpuWire final : public Wire {
   // -------------------------------------------------------------------------------------- atomic operations
 
   bool ask(const Transfer& transfer) {
-    if (copies_[transfer.pe] != 0 || asked_[transfer.pe].size() >= requests_each) return false;
+    if (asked_[transfer.pe].size() >= requests_each) return false;
+    ask_waits_[transfer.pe] = copies_[transfer.pe] != 0;  // then no more copies come before it
+    if (ask_waits_[transfer.pe]) return false;
     const std::uint32_t number = sent_[transfer.pe]++, place = number % requests_each, use = number / requests_each + 1;
     Request& there = request(transfer.pe, group_.rank, place);
     there.there = transfer.there, there.operand = transfer.operand, there.compare = transfer.compare;
@@ -366,11 +385,11 @@ class GpuWire final : public Wire {
   cudaStream_t stream_ = nullptr;
   bool writes_words_ = false;
   std::vector<CUstreamBatchMemOpParams> written_;  // not queued yet
-  std::vector<char> same_gpu_;
-  std::vector<std::uint32_t> copies_;         // under way, by PE
-  std::vector<std::deque<Asked>> asked_;      // likewise
-  std::vector<std::uint32_t> sent_, served_;  // requests so far, by PE
-  std::vector<Copied> queued_;                // behind the last event
+  std::vector<char> same_gpu_, ask_waits_;         // by PE
+  std::vector<std::uint32_t> copies_;              // under way, by PE
+  std::vector<std::deque<Asked>> asked_;           // requests for them, by PE
+  std::vector<std::uint32_t> sent_, served_;       // requests so far, by PE
+  std::vector<Copied> queued_;                     // behind the last event
   std::deque<Batch> batches_;
   std::vector<cudaEvent_t> events_;  // that are free
   std::uint64_t word_count_ = 0, word_done_ = 0;
@@ -387,7 +406,10 @@ class GpuWire final : public Wire {
 
 }  // namespace
 
-std::unique_ptr<Wire> gpu_wire(Heap& heap) { return std::make_unique<GpuWire>(heap); }
+std::unique_ptr<Wire> gpu_wire(Heap& heap) {
+  IMBREX_EXPECTS(heap.device() == Device::cuda, "a wire of GPUs needs a heap on GPUs");
+  return std::make_unique<GpuWire>(heap);
+}
 
 std::shared_ptr<std::byte> pinned_memory(int gpu, std::size_t bytes) {
   runtime::select_gpu(gpu);

@@ -68,7 +68,7 @@ FabricEndpoint::FabricEndpoint(const std::string& provider, const std::string& a
                  "libfabric has no provider '{}' with reliable messages and remote memory{} here: `fi_info` lists what "
                  "it has, IMBREX_FABRIC_PROVIDER chooses",
                  provider, address.empty() ? "" : " at " + address);
-  info_->tx_attr->op_flags = 0;  // asked for where it is wanted
+  info_->tx_attr->op_flags = 0;  // asked for where it is needed
   expect(library().open(info_->fabric_attr, fabric_.put(), nullptr), "fi_fabric");
   expect(fi_domain(fabric_.get(), info_.get(), domain_.put(), nullptr), "fi_domain");
   fi_av_attr addresses{};

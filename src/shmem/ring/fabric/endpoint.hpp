@@ -70,7 +70,7 @@ class FabricEndpoint {
   /// Peers, in their order, are known by these names.
   void know(const std::vector<std::string>& names);
 
-  /// `for_peers`: they reach it by a key that nobody guesses, where the provider lets callers choose keys.
+  /// `for_peers`: they reach it by an unguessable key, where the provider lets callers choose keys.
   Region register_memory(void* data, std::size_t bytes, bool for_peers);
 
   bool send(std::size_t peer, const void* data, std::size_t bytes, const Region& region, Work& work);

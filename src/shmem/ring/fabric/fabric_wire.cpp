@@ -312,7 +312,7 @@ class FabricWire final : public Wire {
     if (!begun) idle_seats_.push_back(index);
   }
 
-  // Whether the request is one that this PE can do. Others come from nobody who belongs here.
+  // Whether the request is one that this PE can do. Others do not come from this world.
   bool is_sound(const Message& message) const {
     const auto verb = static_cast<Verb>(message.verb);
     const bool word = verb == Verb::put_word && (message.bytes == 1 || message.bytes == 2);
@@ -368,7 +368,7 @@ class FabricWire final : public Wire {
   // ---------------------------------------------------------------------------------------------- what is done
 
   void take(const Completion& done) {
-    if (done.work == nullptr) return;  // of a connection that nobody here asked for
+    if (done.work == nullptr) return;  // of a connection that no PE here asked for
     auto* slot = static_cast<Slot*>(done.work);
     if (slot->role == Slot::Role::flight) {
       auto* flight = static_cast<Flight*>(slot);
@@ -408,7 +408,7 @@ class FabricWire final : public Wire {
   Region part_region_, message_region_, echo_region_;
   std::vector<std::size_t> free_;       // flights
   std::deque<std::size_t> waiting_;     // flights that found no room
-  std::deque<std::size_t> idle_seats_;  // likewise
+  std::deque<std::size_t> idle_seats_;  // seats that are free
   std::deque<std::uint64_t> done_;      // tokens
   std::uint32_t polls_ = 0;
 };

@@ -1,5 +1,5 @@
-// What a PE of the tests over hosts runs: hosts_program suite | teams | far CALL | ring SECONDS. The world comes from
-// the environment.
+// What a PE of the tests over hosts runs: hosts_program suite EVERY | mixed_suite EVERY | teams | far CALL | ring
+// SECONDS. The world comes from the environment.
 #include <chrono>
 #include <cstdio>
 
@@ -14,6 +14,8 @@ namespace imbrex::shmem::test {
 // ../calls.cpp and ../moves.cpp.
 std::vector<Case> calls_on_ring();
 std::vector<Case> moves_on_ring();
+std::vector<Case> calls_on_mixed_ring();
+std::vector<Case> moves_on_mixed_ring();
 
 namespace {
 
@@ -25,13 +27,14 @@ int expect(bool well, const std::string& what) {
   return 0;
 }
 
-int suite(World& world, std::size_t every) {
+int suite(World& world, bool mixed, std::size_t every) {
   Heap heap(world, heap_options);
   ring::Rings rings(heap, ring_options);
   Bench bench(heap, nullptr);
   int wrong = 0;
   std::size_t ran = 0;
-  for (const auto& cases : {calls_on_ring(), moves_on_ring()})
+  for (const auto& cases :
+       {mixed ? calls_on_mixed_ring() : calls_on_ring(), mixed ? moves_on_mixed_ring() : moves_on_ring()})
     ran += run_all(bench, cases, every, [&](const std::string& line) {
       if (++wrong <= 5) std::fprintf(stderr, "%s\n", line.c_str());
     });
@@ -127,7 +130,8 @@ int run(int count, char** arguments) {
   const std::string what = count > 1 ? arguments[1] : "", more = count > 2 ? arguments[2] : "";
   const auto world = World::from_environment({.heap_bytes = std::size_t{32} << 20});
   return runtime::run_rank(*world, [&](World& its) {
-    if (what == "suite") return suite(its, more.empty() ? 1 : std::stoul(more));
+    if (what == "suite" || what == "mixed_suite")
+      return suite(its, what != "suite", more.empty() ? 1 : std::stoul(more));
     if (what == "teams") return teams(its);
     if (what == "far") return far(its, more);
     if (what == "ring") return go_on(its, std::stod(more));

@@ -391,7 +391,7 @@ int work(Heap& heap, double seconds, const std::string& stop) {
       if (stop == "killed") raise(SIGKILL);
       if (stop == "stopped") raise(SIGSTOP);
       if (stop == "failed") throw Error(ErrorCode::runtime_failure, "this PE has had enough");
-      if (stop == "idle") std::this_thread::sleep_for(std::chrono::seconds(8));  // its thread serves nobody
+      if (stop == "idle") std::this_thread::sleep_for(std::chrono::seconds(8));  // its thread serves no PE
     }
   }
   driver.meet();

@@ -88,7 +88,7 @@ IMBREX_DEVICE void ring_doorbell(const Queue& queue, std::uint32_t first) {
 /// What a completion's last word says.
 struct Progress {
   std::uint32_t completed;  ///< requests of the queue
-  bool failed;              ///< the last of them did, and all behind it will
+  bool failed;              ///< the last of them did, and all later ones will
 };
 
 IMBREX_DEVICE Progress look(const Queue& queue) {

@@ -2,7 +2,7 @@
 // doorbell and poll completions. No CPU waits in between. docs/dev/shmem-nic.md explains.
 //
 // A context has a queue to each PE for each kind of request, so that slots stay as they were prepared. A put and its
-// signal go by one queue, whose slots are for one and for the other in turn: the NIC keeps their order, and nobody
+// signal go by one queue, whose slots are for one and for the other in turn: the NIC keeps their order, and no thread
 // waits. Between queues nothing is ordered, so fence waits for completions, as quiet does. All memory is named by its
 // offset in what is registered, with the address 0: a PE's heap and, before it, what its teams need. What a thread
 // posted is complete when its context ends.
@@ -186,8 +186,8 @@ class Transport {
     });
   }
 
-  /// The NIC goes on by itself. Looks at one queue after another for a request that failed, which would else be found
-  /// by nobody who waits for something else.
+  /// The NIC goes on by itself. Looks at one queue after another for a request that failed, which threads that wait for
+  /// something else would not find otherwise.
   IMBREX_DEVICE void progress(const Handle& handle) {
     if (++next_ >= handle.pes() * kinds) next_ = 0;
     const Queue& queue = shared_->queues[next_];

@@ -46,6 +46,7 @@ struct Endpoint {
   std::uint32_t count;        ///< of contexts
   std::uint32_t stage_bytes;  ///< 64 or more
   std::uint32_t ordered;      ///< the wire keeps order: fences need no slot
+  std::uint64_t near;         ///< bit r: PE r's memory is mapped (mixed.hpp)
 };
 
 /// Who posts to a context.
@@ -185,7 +186,7 @@ class Transport {
     post(handle, operand_slot(number, pe, 0, value));
   }
 
-  /// What is posted behind this takes effect behind what was posted before, and peers that it tells of this PE's own
+  /// What is posted afterwards takes effect after what was posted before, and peers that it tells of this PE's own
   /// stores get them.
   IMBREX_DEVICE void fence(const Handle& handle, std::uint32_t pe) {
     fence_for_host();
@@ -417,7 +418,7 @@ namespace imbrex::shmem {
 
 /// For `Context<Ring>`: everything goes by the ring.
 using Ring = ring::Transport<>;
-/// The same for contexts that one thread of a kernel posts to.
+/// The ring of contexts that one thread of a kernel posts to.
 using OwnRing = ring::Transport<ring::Sharing::one>;
 
 }  // namespace imbrex::shmem
