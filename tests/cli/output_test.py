@@ -58,7 +58,7 @@ class Output(Case):
         for arguments in ([], ["nonsense"], [*RUN, "--nonsense"], ["check", "absent.json"], ["simulate", "gemm_all_reduce", *SIZES]):
             self.assertEqual(self.to_full(arguments, "stderr")[0], 2, arguments)
         code, out = self.to_full(["version", "--json", "-"], "stderr")
-        self.assertEqual((code, set(json.loads(out))), (0, {"version", "compiler", "build_type", "blas", "cuda"}))
+        self.assertEqual((code, set(json.loads(out))), (0, {"version", "compiler", "build_type", "blas", "cuda", "libfabric"}))
 
     def test_full_files(self):
         """A link leads to the device; parts of --out replace links, so they go to a full file system below."""

@@ -24,11 +24,11 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr std::size_t most_flights = 256;     // that a PE has under way to others
-constexpr std::size_t most_credits = 64;      // requests of one PE that another takes in
-constexpr std::size_t most_piece = 1u << 30;  // bytes of one write or read
-constexpr std::uint8_t answer = 0xff;         // in the place of a verb
-constexpr auto word_of_world = std::chrono::milliseconds(500);
+constexpr std::size_t most_flights = 256;      // that a PE has under way to others
+constexpr std::size_t most_credits = 64;       // requests of one PE that another takes in
+constexpr std::size_t most_piece = 1u << 30;   // bytes of one write or read
+constexpr std::uint8_t answer = 0xff;          // in the place of a verb
+constexpr double word_of_world = 2;            // seconds that the world has to say why a peer is gone
 constexpr std::uint32_t looks_at_clock = 256;  // polls between them
 
 struct Message {
@@ -199,8 +199,9 @@ class FabricWire final : public Wire {
 
   // A peer that has ended cuts its connections, and its world says why, a moment later.
   [[noreturn]] void lose(std::uint32_t pe, const std::string& what) const {
-    for (const Clock::time_point end = Clock::now() + word_of_world; Clock::now() < end;
-         std::this_thread::sleep_for(word_of_world / 100))
+    const std::chrono::duration<double> most(std::min(word_of_world, world_.options().wait_limit / 2));
+    for (const Clock::time_point begin = Clock::now(); Clock::now() - begin < most;
+         std::this_thread::sleep_for(std::chrono::milliseconds(5)))
       world_.throw_if_failed();
     throw Error(ErrorCode::runtime_failure,
                 fmt::format("{} is not reached by libfabric's {}: {}", pe_name(pe), provider_, what));
