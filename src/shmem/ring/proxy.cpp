@@ -41,7 +41,7 @@ Proxy::Proxy(Heap& heap, const RingOptions& options, std::unique_ptr<Wire> wire,
   for (const Port& port : ports) {
     lanes_.push_back({});
     lanes_.back().port = port;
-    lanes_.back().taken = options.first;
+    lanes_.back().taken = lanes_.back().complete = options.first;
     lanes_.back().under_way.resize(static_cast<std::size_t>(heap.pes()));
   }
   thread_ = runtime::quiet_thread([this] { run(); });
@@ -143,7 +143,7 @@ bool Proxy::take(std::uint32_t number) {
   }
   if (((lane.taken + slots) & mask) < (lane.taken & mask)) ++laps_;
   lane.taken += slots;
-  words::store(&lane.port.progress->taken, lane.taken);
+  tell(lane);
   work.end = lane.taken;
   if (free_.empty()) {
     free_.push_back(flights_.size());
@@ -257,18 +257,21 @@ void Proxy::collect() {
   }
 }
 
+void Proxy::tell(const Lane& lane) {
+  words::store(&lane.port.progress->word, progress_word(lane.taken, lane.complete));
+}
+
 // Tells of all that is complete up to the first that is not.
 void Proxy::complete(Lane& lane) {
   bool any = false;
-  std::uint32_t end = 0;
   while (!lane.flights.empty() && flights_[lane.flights.front()].left == 0) {
-    end = flights_[lane.flights.front()].end;
+    lane.complete = flights_[lane.flights.front()].end;
     free_.push_back(lane.flights.front());
     lane.flights.pop_front();
     --flying_;
     any = true;
   }
-  if (any) words::store(&lane.port.progress->complete, end);
+  if (any) tell(lane);
 }
 
 // Ends all waits of all PEs; nothing is served any more.

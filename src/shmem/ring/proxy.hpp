@@ -74,7 +74,7 @@ class Proxy {
   };
   struct Lane {
     Port port;
-    std::uint32_t taken = 0;
+    std::uint32_t taken = 0, complete = 0;
     bool has_work = false;
     Work work;                             // at the ring's head
     std::uint64_t flight = 0;              // its number
@@ -88,6 +88,7 @@ class Proxy {
   bool begin(std::uint32_t number);
   bool may_begin(const Lane& lane, std::uint32_t pe) const;
   void collect();
+  static void tell(const Lane& lane);
   void complete(Lane& lane);
   bool decode(std::uint32_t number, const Template& entry, const Descriptor& descriptor, const Extension& extension);
   bool refuse(std::uint32_t number, Refusal why, const Descriptor& descriptor);

@@ -93,8 +93,9 @@ struct Rings::Parts {
     std::vector<Port> ports;
     for (std::uint32_t c = 0; c < options.contexts;
          ++c, ++progress, ring += options.slots, stage += options.stage_bytes) {
-      *progress = {options.first, options.first};
-      contexts.push_back({ring, progress, stage, log_slots, options.first, options.first + options.slots, 0});
+      *progress = {progress_word(options.first, options.first)};
+      contexts.push_back(
+          {ring, progress, stage, log_slots, options.first, options.first + options.slots, options.first, 0, 0});
       ports.push_back({ring, progress, static_cast<std::uint64_t>(stage - begin), log_slots});
     }
     if (wire == nullptr)

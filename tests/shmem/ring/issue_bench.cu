@@ -166,10 +166,10 @@ int run(std::uint32_t puts) {
   auto* fault = on_host<device::Fault>(1);
   auto* endpoint = on_gpu<Endpoint>(1);
   auto* shared = reinterpret_cast<Shared*>(heap + 4096);
-  const Shared first{room.ring, progress, heap + 8192, log_slots, 0, 1u << log_slots, 0};
+  const Shared first{room.ring, progress, heap + 8192, log_slots, 0, 1u << log_slots, 0, 0, 0};
   const Endpoint own{shared, 1, 1024, 1, 0};
   expect(cudaMemcpy(endpoint, &own, sizeof own, cudaMemcpyDefault), "cudaMemcpy");
-  progress->complete = 2 * most_puts;
+  progress->word = progress_word(0, 2 * most_puts);
   Handle handle{};
   handle.group.own = reinterpret_cast<device::State*>(heap);
   handle.group.states = heap;

@@ -107,7 +107,7 @@ TEST(RingDescriptors, WhatLiesAtTheEndIsDone) {
       const Handle& handle = site.heap.handle();
       posts([](const Handle& h) { return move_slot(put, 1, end_of(h) - 8, end_of(h) - 8, 8); })(handle, nullptr);
       const Progress& progress = *static_cast<const Endpoint*>(handle.transport)->contexts[1].progress;
-      while (words::load_acquire(&progress.complete) == 0) std::this_thread::yield();
+      while (words::load_acquire(&progress.word) >> 32 == 0) std::this_thread::yield();
       site.heap.check();
       return 0;
     });

@@ -299,7 +299,7 @@ class Transport {
                     }) &&
              (!wait || complete_all<Kind::write>(handle, pe));
     return pieces(bytes, stage_bytes_, [&](std::uint64_t done, std::uint32_t piece) {
-      copy_bytes(shared_->stage, static_cast<const std::byte*>(from) + done, piece);
+      copies::copy<false>(shared_->stage, static_cast<const std::byte*>(from) + done, piece, Thread{});
       return post<Kind::write, Verb::write>(
                  handle, pe, {.remote = there + done, .local = offset(handle, shared_->stage), .bytes = piece}) &&
              complete_all<Kind::write>(handle, pe);
@@ -325,14 +325,9 @@ class Transport {
              (!wait || complete_all<Kind::read>(handle, pe));
     return pieces(bytes, stage_bytes_, [&](std::uint64_t done, std::uint32_t piece) {
       if (!read_piece(handle, there + done, piece, pe)) return false;
-      copy_bytes(static_cast<std::byte*>(to) + done, shared_->stage, piece);
+      copies::copy<true>(static_cast<std::byte*>(to) + done, shared_->stage, piece, Thread{});
       return true;
     });
-  }
-
-  /// By one thread.
-  IMBREX_DEVICE static void copy_bytes(std::byte* to, const std::byte* from, std::uint32_t bytes) {
-    copies::copy<true>(to, from, bytes, Thread{});
   }
 
   // ------------------------------------------------------------------------------------------------ signals

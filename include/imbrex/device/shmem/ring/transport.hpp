@@ -24,9 +24,11 @@ namespace imbrex::shmem::ring {
 
 /// By the host's thread, in memory of the host: slots of a ring, counted over all laps.
 struct alignas(64) Progress {
-  std::uint32_t taken;     ///< read: they may be written again
-  std::uint32_t complete;  ///< and all that they asked for is done
+  std::uint64_t word;  ///< low half: read, so they may be written again; high half: and all that they asked for is done
 };
+IMBREX_DEVICE std::uint64_t progress_word(std::uint32_t taken, std::uint32_t complete) {
+  return taken | static_cast<std::uint64_t>(complete) << 32;
+}
 
 /// A context, in the heap. What is constant was written by the host.
 struct alignas(64) Shared {
@@ -34,9 +36,11 @@ struct alignas(64) Shared {
   const Progress* progress;
   std::byte* stage;  ///< in the heap: `stage_bytes` of the endpoint
   std::uint32_t log_slots;
-  std::uint32_t posted;  ///< slots that threads took
-  std::uint32_t room;    ///< so many may be taken, by what was last seen
-  std::uint32_t lock;    ///< of the thread that has the stage
+  std::uint32_t posted;    ///< slots that threads took
+  std::uint32_t room;      ///< so many may be taken, by what was last seen
+  std::uint32_t complete;  ///< so many are complete, by what was last seen
+  std::uint32_t lock;      ///< of the thread that has the stage
+  std::uint32_t looking;   ///< of the thread that looks over the bus
 };
 static_assert(sizeof(Shared) == 64);
 
@@ -93,7 +97,7 @@ class Transport {
                          const G& group) {
     by_one(group, [&] {
       if (count == 1)
-        put_element(handle, to, words::load(from), pe);
+        put_element(handle, to, *from, pe);
       else
         write(handle, to, from, count * sizeof(T), pe, true);
     });
@@ -259,27 +263,51 @@ class Transport {
     return true;
   }
 
+  /// Thousands of threads may wait here: one of a context looks over the bus, now and then, the others at what it saw.
+  static constexpr device::Cadence waiting{.ask = 1u << 14};
+
+  /// Until met(slots read, slots complete).
+  template <typename Met, typename Where>
+  IMBREX_DEVICE bool wait_for_host(const Handle& handle, Met&& met, Where&& where) {
+    return device::wait_until<waiting>(
+        handle.group,
+        [&] {
+          if constexpr (sharing == Sharing::one) {
+            const std::uint64_t word = words::load_acquire(&shared_->progress->word);
+            room_ = static_cast<std::uint32_t>(word) + (1u << log_slots_);
+            return met(static_cast<std::uint32_t>(word), static_cast<std::uint32_t>(word >> 32));
+          } else {
+            const std::uint32_t slots = 1u << log_slots_;
+            if (met(words::load(&shared_->room) - slots, words::load_acquire(&shared_->complete))) return true;
+            if (!take_turn(&shared_->looking)) return false;
+            const std::uint64_t word = words::load_acquire(&shared_->progress->word);
+            const auto taken = static_cast<std::uint32_t>(word), complete = static_cast<std::uint32_t>(word >> 32);
+            fence_for_host();  // what is complete is there for those that see it by this
+            words::store(&shared_->room, taken + slots);
+            words::store(&shared_->complete, complete);
+            const bool well = met(taken, complete);
+            if (!well) device::pause_ns(1000);
+            end_turn(&shared_->looking);
+            return well;
+          }
+        },
+        where);
+  }
+
   IMBREX_DEVICE bool wait_for_room(const Handle& handle, std::uint32_t wanted) {
     const std::uint32_t slots = 1u << log_slots_;
     std::uint32_t taken = 0;
-    const bool well = device::wait_until(
-        handle.group,
-        [&] { return device::reached(taken = words::load_acquire(&shared_->progress->taken), wanted - slots); },
+    return wait_for_host(
+        handle, [&](std::uint32_t seen, std::uint32_t) { return device::reached(taken = seen, wanted - slots); },
         [&](device::Fault& fault) {
           describe(fault, FaultKind::ring_full, block_index(), handle.pe(), slots, wanted, taken);
         });
-    if constexpr (sharing == Sharing::one)
-      room_ = taken + slots;
-    else
-      words::store(&shared_->room, taken + slots);
-    return well;
   }
 
   IMBREX_DEVICE bool complete(const Handle& handle, std::uint32_t wanted) {
     std::uint32_t complete = 0;
-    return device::wait_until(
-        handle.group,
-        [&] { return device::reached(complete = words::load_acquire(&shared_->progress->complete), wanted); },
+    return wait_for_host(
+        handle, [&](std::uint32_t, std::uint32_t seen) { return device::reached(complete = seen, wanted); },
         [&](device::Fault& fault) {
           describe(fault, FaultKind::ring_completion, block_index(), handle.pe(), 0, wanted, complete);
         });
@@ -345,7 +373,7 @@ class Transport {
     bool well = false;
     in_turn(handle, [&] {
       well = pieces(bytes, stage_bytes_, [&](std::uint64_t done, std::uint32_t piece) {
-        copy_bytes(shared_->stage, static_cast<const std::byte*>(from) + done, piece);
+        copies::copy<false>(shared_->stage, static_cast<const std::byte*>(from) + done, piece, Thread{});
         fence_for_host();
         return post(handle,
                     move_slot(number_of<Standard::put>(), pe, there + done, offset(handle, shared_->stage), piece)) &&
@@ -375,15 +403,10 @@ class Transport {
     in_turn(handle, [&] {
       pieces(bytes, stage_bytes_, [&](std::uint64_t done, std::uint32_t piece) {
         if (!read_piece(handle, there + done, piece, pe)) return false;
-        copy_bytes(static_cast<std::byte*>(to) + done, shared_->stage, piece);
+        copies::copy<true>(static_cast<std::byte*>(to) + done, shared_->stage, piece, Thread{});
         return true;
       });
     });
-  }
-
-  /// By one thread.
-  IMBREX_DEVICE static void copy_bytes(std::byte* to, const std::byte* from, std::uint32_t bytes) {
-    copies::copy<true>(to, from, bytes, Thread{});
   }
 
   /// One descriptor where the data lies in the heap, and is no more than one moves.
