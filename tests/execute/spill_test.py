@@ -16,6 +16,8 @@ EXEMPT = {
     "coded_staged": (16, "20 warps leave 96 registers, 23 leave 80; what a role needs once a chunk may wait in memory"),
     "put_back_rows": (224, "two blocks of 512 threads an SM leave 64 registers, three 40; norms were measured so (docs/dev/derivations/signaled.md)"),
     "9embedding7look_upILNS_9TableRowsE3ELi8": (24, "int8, 8 columns a lane: eight rows in flight take scales and biases too, of 80 registers"),
+    "5bandsILb1E": (528, "by rings: the transport's own words, and the eight templates, looked up by number; the host's thread takes longer"),
+    "4ring9Transport": (96, "the solve by rings: the transport's own words, whose address goes into calls; the host's thread takes longer"),
     "6jacobi": (208, "arrays of the two fields and the four sides, looked up by number a few times a sweep"),
     "sum_tiles": (8, "a row of sums and two in flight take all of 80 registers, 128 where rows are long"),
     "two_shot_all_reduceILNS_4TypeE2ELi8ELi2ELb1E": (16, "fp32, 8 ranks, 2 packets at once, with a report: the packets take 64 of 128 registers"),

@@ -122,6 +122,10 @@ Found knock(const Endpoint& at, const std::optional<Endpoint>& source, const Sec
   Connection connection(std::move(socket));
   const auto first = await_frame(connection, soon());
   const auto banner = first && first->kind == FrameKind::banner ? first->as<Banner>() : std::nullopt;
+  if (!first && connection.fault().empty()) {  // who is busy has not looked at the door yet
+    why = "no answer";
+    return Found::nobody;
+  }
   if (!banner) {
     why = connection.other_version() ? fmt::format("who listens there speaks version {} of the protocol, this rank {}",
                                                    *connection.other_version(), protocol_version)
