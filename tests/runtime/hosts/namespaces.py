@@ -5,6 +5,7 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 import unittest
 import uuid
 
@@ -83,6 +84,18 @@ class Network(unittest.TestCase):
     def expect_well(self, ranks):
         for code, errors in self.ends(ranks):
             self.assertEqual(code, 0, errors)
+
+    def expect_cut_off(self, spread, cut, ranks, limit):
+        """Cuts that host off for good: every rank, which is at work, ends soon after its limit, and names whom it lost."""
+        self.assertEqual([rank.poll() for rank in ranks], [None] * len(spread))
+        self.hosts[cut].cut()
+        begin = time.monotonic()
+        try:
+            ended = self.ends(ranks)
+        finally:
+            self.hosts[cut].join()
+        self.assertLess(time.monotonic() - begin, limit + 4)
+        self.expect_lost(spread, cut, ended)
 
     def expect_lost(self, spread, cut, ended):
         """Every rank ended with an error that names a host on the other side of the cut."""

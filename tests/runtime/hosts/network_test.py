@@ -45,15 +45,7 @@ class Worlds(namespaces.Network):
             with self.subTest(cut):
                 ranks = self.start("aabbc", PROGRAM, "work", limit=limit)
                 time.sleep(1.5)
-                self.assertEqual([rank.poll() for rank in ranks], [None] * 5)
-                self.hosts[cut].cut()
-                begin = time.monotonic()
-                try:
-                    ended = self.ends(ranks)
-                finally:
-                    self.hosts[cut].join()
-                self.assertLess(time.monotonic() - begin, limit + 4)
-                self.expect_lost("aabbc", cut, ended)
+                self.expect_cut_off("aabbc", cut, ranks, limit)
 
     def test_a_host_is_cut_off_for_a_moment(self):
         ranks = self.start("ab", PROGRAM, "storm", 2, 30000, limit=20)

@@ -21,7 +21,7 @@ def bytes_of(opcode):
     return next((size for part in opcode.split(".")[1:] if (size := SIZES.get(part))), 4)
 
 
-def costs(sass, usage, others=OTHERS):
+def costs(sass, usage, others):
     """By kernel: stores and bytes of the request, without `others`, instructions, loads, registers."""
     registers = {name: int(count) for name, count in REGISTERS.findall(usage)}
     found = {}
@@ -52,14 +52,14 @@ def faults_of(found):
     return faults
 
 
-def main(argv):
+def main(argv, faults_of=faults_of, others=OTHERS):
     cuobjdump, path = argv[1:]
     run = lambda option: subprocess.run([cuobjdump, option, path], check=True, capture_output=True, text=True).stdout
-    found = costs(run("-sass"), run("-res-usage"))
+    found = costs(run("-sass"), run("-res-usage"), others)
     columns = ("stores", "bytes", "loads", "instructions", "registers")
-    print(f"{'':12}" + "".join(f"{column:>14}" for column in columns))
+    print(f"{'':16}" + "".join(f"{column:>14}" for column in columns))
     for name, cost in found.items():
-        print(f"{name:12}" + "".join(f"{cost[column]:14}" for column in columns))
+        print(f"{name:16}" + "".join(f"{cost[column]:14}" for column in columns))
     faults = faults_of(found)
     print("\n".join(faults))
     return 1 if faults else 0

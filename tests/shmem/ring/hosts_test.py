@@ -114,15 +114,7 @@ class Rings(namespaces.Network):
             with self.subTest(cut):
                 ranks = self.start("aabb", RANK, "ring", 60, limit=limit)
                 time.sleep(2)
-                self.assertEqual([rank.poll() for rank in ranks], [None] * 4)
-                self.hosts[cut].cut()
-                begin = time.monotonic()
-                try:
-                    ended = self.ends(ranks)
-                finally:
-                    self.hosts[cut].join()
-                self.assertLess(time.monotonic() - begin, limit + 4)
-                self.expect_lost("aabb", cut, ended)
+                self.expect_cut_off("aabb", cut, ranks, limit)
 
     def test_a_rank_is_killed(self):
         ranks = self.start("aabb", RANK, "ring", 60, limit=10)

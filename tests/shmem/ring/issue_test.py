@@ -6,13 +6,10 @@ usage: issue_test.py CUOBJDUMP OBJECT      prints a table; exits 1 where a descr
 """
 
 import os
-import subprocess
 import sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "mlx5"))
 import builders_test  # noqa: E402
-
-COLUMNS = ("stores", "bytes", "loads", "instructions", "registers")
 
 
 def faults_of(found):
@@ -25,18 +22,6 @@ def faults_of(found):
     return faults
 
 
-def main(argv):
-    cuobjdump, path = argv[1:]
-    run = lambda option: subprocess.run([cuobjdump, option, path], check=True, capture_output=True, text=True).stdout
-    # Beside the slots: how far the ring has come.
-    found = builders_test.costs(run("-sass"), run("-res-usage"), {"stores": 1, "bytes": 4})
-    print(f"{'':16}" + "".join(f"{column:>14}" for column in COLUMNS))
-    for name, cost in found.items():
-        print(f"{name:16}" + "".join(f"{cost[column]:14}" for column in COLUMNS))
-    faults = faults_of(found)
-    print("\n".join(faults))
-    return 1 if faults else 0
-
-
 if __name__ == "__main__":
-    sys.exit(main(sys.argv))
+    # Besides the slots: how far the ring has come.
+    sys.exit(builders_test.main(sys.argv, faults_of, {"stores": 1, "bytes": 4}))
