@@ -147,6 +147,7 @@ def surveyed_gpus(machine: Machine, most: int) -> None:
         for line in lines
         if line.count(",") >= 3
     ]
+    gpus = visible(gpus, os.environ.get("CUDA_VISIBLE_DEVICES"))
     apps = [
         line.split(",")
         for line in answer(
@@ -164,6 +165,19 @@ def surveyed_gpus(machine: Machine, most: int) -> None:
             machine.in_use[gpu["index"]] = "it is cut into parts (MIG)"
         elif len(machine.gpus) < most:
             machine.gpus.append(gpu)
+
+
+def visible(gpus: list[dict[str, str]], listed: str | None) -> list[dict[str, str]]:
+    """Those that CUDA_VISIBLE_DEVICES lists, by number or by the beginning of a UUID; what it cannot read ends it."""
+    if listed is None:
+        return gpus
+    found = []
+    for word in filter(None, (part.strip() for part in listed.split(","))):
+        one = [gpu for gpu in gpus if gpu["index"] == word or (not word.isdigit() and gpu["uuid"].startswith(word))]
+        if not one:
+            break
+        found += one[:1]
+    return found
 
 
 def used_gib(gpu: dict[str, str]) -> float:

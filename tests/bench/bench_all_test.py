@@ -327,6 +327,12 @@ class Machines(Case):
             self.assertIn(machine.child_environment(found)[name], ("0", "1"))
         self.assertEqual(self.survey("")[0].kind(), "0 cores, no GPU")
 
+    def test_gpus_that_the_environment_hides_are_not_there(self):
+        gpus = [{"index": str(i), "uuid": f"GPU-{name}"} for i, name in enumerate(("ab", "cd", "ce"))]
+        for listed, wanted in ((None, "012"), ("", ""), ("2,0", "20"), ("1,7,0", "1"), ("-1", ""), ("GPU-ce, 0", "20")):
+            with self.subTest(listed=listed):
+                self.assertEqual("".join(gpu["index"] for gpu in machine.visible(gpus, listed)), wanted)
+
     def test_a_session_ends_with_all_that_it_started(self):
         warden = children.Children()
         mark = f"mark-session-{os.getpid()}"

@@ -24,6 +24,14 @@ class BenchShmem(Case):
             self.assertGreater(row["us"], 0, row)
             self.assertEqual(row["measure"], "latency")
 
+    def test_calls_of_many_blocks_bring_each_its_own_word(self):
+        # The case that runs last is another one where the number of rounds is even; what it leaves is looked at.
+        for rounds in (1, 2):
+            result = self.json_of(
+                "bench", "shmem", "--device", "cpu", "--quick", "--rounds", rounds, "--calls", "put", "p_signal"
+            )
+            self.assertIn(("rate", 32), [(row["measure"], row["blocks"]) for row in result["rows"]])
+
     def test_four_pes_are_two_pairs_and_each_measure_has_its_unit(self):
         result = self.bench("--ranks", 4, "--calls", "put", "get", "fetch_add", "packet")
         units = {"complete": "us", "issue": "us", "bandwidth": "gb_per_s", "rate": "messages_per_s", "latency": "us"}

@@ -38,7 +38,8 @@ IMBREX_DEVICE std::uint64_t cycles() {
 #endif
 }
 
-// Call number `number` of this kernel, which makes whatever it signals one more. `value`: the first word to be sent.
+// Call number `number` of this kernel, which makes whatever it signals one more. `value`: the first word of the part
+// that the block sends.
 template <ShmemCall call, typename G>
 IMBREX_DEVICE void make_call(Context<>& context, const Arguments& a, std::uint64_t number, std::uint64_t value,
                              const G& group) {
@@ -127,7 +128,7 @@ template <ShmemCall call, typename G>
 IMBREX_KERNEL stream(const Arguments a) {
   Context context(a.handle);
   const G group;
-  const std::uint64_t value = *a.place.from;
+  const std::uint64_t value = a.place.from[shmem::block_index() * (a.bytes / sizeof(std::uint64_t))];
   std::uint64_t number = 0;
   for (std::uint32_t i = 0; i < a.warm; ++i) make_call<call>(context, a, ++number, value, group);
   context.quiet(group);

@@ -1,9 +1,11 @@
 #include "runtime/cuda/device.hpp"
 
+#include <algorithm>
 #include <map>
 #include <mutex>
 #include <optional>
 #include <set>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -67,6 +69,16 @@ void expect_access(int device, int peer, int peer_rank, bool enable) {
     IMBREX_CUDA_TRY(status);
 }
 
+struct Shared {
+  std::mutex lock;
+  std::set<int> devices;
+};
+
+Shared& shared() {
+  static Shared all;
+  return all;
+}
+
 }  // namespace
 
 int device_count() noexcept {
@@ -86,6 +98,11 @@ int select_device(World& world, int given) {
   std::vector<Seat> seats(static_cast<std::size_t>(world.size()));
   world.all_gather(&own, seats.data(), sizeof own);
   expect_seats(seats, ranks_per_gpu);
+  const auto has_this = [&](const Seat& seat) { return std::string_view(seat.uuid) == own.uuid; };
+  if (std::count_if(seats.begin(), seats.end(), has_this) > 1) {
+    const std::lock_guard guard(shared().lock);
+    shared().devices.insert(device);
+  }
   IMBREX_CUDA_TRY(cudaSetDevice(device));
   IMBREX_CUDA_TRY(cudaFree(nullptr));
   for (int rank = 0; rank < world.size(); ++rank) {
@@ -94,6 +111,11 @@ int select_device(World& world, int given) {
   }
   world.barrier();
   return device;
+}
+
+bool is_shared(int device) {
+  const std::lock_guard guard(shared().lock);
+  return shared().devices.count(device) != 0;
 }
 
 Gpu ask_gpu(int device) {

@@ -17,6 +17,9 @@ int device_count() noexcept;
 /// memory. The GPU of another process may be out of this one's sight; then mapping its memory tells.
 int select_device(World& world, int ranks_per_gpu = 1);
 
+/// Whether ranks of one of this process's worlds share the GPU. Any thread may call it.
+bool is_shared(int device);
+
 /// What the driver says of a GPU, asked now. Throws Error(runtime_failure).
 Gpu ask_gpu(int device);
 

@@ -4,21 +4,27 @@
 
 #include "collectives/cuda/rows/put_back_kernel.hpp"
 #include "runtime/cuda/check.hpp"
+#include "runtime/cuda/device.hpp"
 #include "runtime/cuda/early_launch.hpp"
 
 namespace imbrex::collectives {
 namespace {
 
+int current_gpu() {
+  int gpu = 0;
+  IMBREX_CUDA_TRY(cudaGetDevice(&gpu));
+  return gpu;
+}
+
 /// That the GPU runs. Remembers the last answer, which costs more than a launch.
-std::uint32_t blocks_at_once(const void* kernel, std::uint32_t threads) {
+std::uint32_t blocks_at_once(int gpu, const void* kernel, std::uint32_t threads) {
   struct Known {
     const void* kernel = nullptr;
     std::uint32_t threads = 0, blocks = 0;
     int gpu = -1;
   };
   thread_local Known known;
-  int gpu = 0, sms = 0, blocks = 0;
-  IMBREX_CUDA_TRY(cudaGetDevice(&gpu));
+  int sms = 0, blocks = 0;
   if (known.kernel == kernel && known.threads == threads && known.gpu == gpu) return known.blocks;
   IMBREX_CUDA_TRY(cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, gpu));
   IMBREX_CUDA_TRY(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, static_cast<int>(threads), 0));
@@ -50,9 +56,10 @@ void put_back_on_gpu(const RowWork& work, CudaStream stream) {
                    static_cast<float>(l.cols),
                    work.eps};
   const void* kernel = put_back_kernel(work.type, work.operation, shape.batches);
-  cudaLaunchAttribute attribute = cuda::early_launch();
+  const int gpu = current_gpu();
+  cudaLaunchAttribute attribute = cuda::early_launch(!runtime::is_shared(gpu));
   cudaLaunchConfig_t config{};
-  config.gridDim = dim3(std::min(args.rows, blocks_at_once(kernel, shape.threads)));
+  config.gridDim = dim3(std::min(args.rows, blocks_at_once(gpu, kernel, shape.threads)));
   config.blockDim = dim3(shape.threads);
   config.stream = stream;
   config.attrs = &attribute;
