@@ -6,8 +6,8 @@ usage: documents.py [--check]           --check: changes nothing, and fails wher
        documents.py --take DIR [--fewer] first takes into bench/results what a run of bench/all left in DIR
 
 What is taken is what ended (not what was cut off), under the name that the documents' scripts read, with the machine,
-the date and the commit. A result with fewer numbers than the one that is there is kept out, but with --fewer. Results
-that no document shows yet are taken, too. DIR's topics go to bench/results/all/MACHINE: its page can be made again.
+the date and the commit. A result with fewer numbers than the one that is there is kept out, but with --fewer, and one
+that no document shows. DIR's topics go to bench/results/all/MACHINE, and bench/results/all.md shows them.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from store import Entry, parsed  # noqa: E402
 
 RESULTS = ROOT / "bench/results"
 MAKERS = (
+    "bench/all/tables.py",
     "bench/gpu_tables.py",
     "bench/product_tables.py",
     "bench/all_reduce_tables.py",
@@ -120,10 +121,11 @@ def take(folder: Path, fewer: bool) -> list[str]:
     said = []
     for path, result in wanted(about, entries).items():
         before = parsed(path)
-        if before is not None and count(before) > count(result) and not fewer:
+        if before is None:
+            continue
+        if count(before) > count(result) and not fewer:
             said.append(f"kept {path.relative_to(ROOT)}: it has {count(before)} numbers, the new one {count(result)}")
             continue
-        path.parent.mkdir(parents=True, exist_ok=True)
         if isinstance(result, dict):
             write_rows(path, result)
         else:
@@ -133,6 +135,8 @@ def take(folder: Path, fewer: bool) -> list[str]:
     whole = RESULTS / "all" / name_of_machine(about)
     (whole / "topics").mkdir(parents=True, exist_ok=True)
     shutil.copy(folder / "run.json", whole)
+    if (folder / "machine-fitted.json").exists():
+        shutil.copy(folder / "machine-fitted.json", whole)
     for path in sorted((folder / "topics").glob("*.json")):
         shutil.copy(path, whole / "topics")
     return [*said, f"took {whole.relative_to(ROOT)}" + (f"; without rows: {', '.join(unread)}" if unread else "")]

@@ -124,7 +124,7 @@ def main(arguments: list[str]) -> int:
                 {"topic": topic, "what": one["what"], "way": one["way"], "us": one["us"], "predicted_us": round(us, 2)}
             )
     result = {
-        "machine": machine,
+        "machine": Path(machine).name,
         "why_no_machine": why_not,
         "rows": rows,
         "errors": errors(rows),

@@ -48,18 +48,32 @@ def of_bench(result: Result) -> Iterator[Row]:
         yield row(what, chosen["name"], chosen["us"], peers, problem=p, **more)
 
 
+def strategies(what: str, timed: dict[str, float], peer: str, apart: bool) -> Iterator[Row]:
+    """
+    Ways of one thing, of which the first is what libraries do.
+
+    The fastest of the others has that as its peer, where ranks had a GPU each. Slower ones, which no user takes, and rows
+    without a link between ranks are beside another way of Imbrex.
+    """
+    first, *others = timed.items()
+    yield row(what, *first)
+    fastest = min(others, key=lambda item: item[1], default=("", 0.0))[0]
+    for way, us in others:
+        yield row(what, way, us, {peer: first[1]}, **({} if apart and way == fastest else {"own": True}))
+
+
 def of_runs(result: Result) -> Iterator[Row]:
-    """runs.py: the fastest other way beside each; the first way is the one that others are compared with."""
+    """runs.py: the first way is the one that others are compared with."""
     for one in result["rows"]:
         timed = {way: found["us"] for way, found in one["ways"].items() if "us" in found}
-        first = next(iter(timed), "")
-        for way, us in timed.items():
-            found = one["ways"][way]
-            more = {"plan": found["plan"]} if "plan" in found else {}
-            # What cuBLAS and NCCL do, where ranks had a GPU each; else another way of Imbrex.
-            if way != first:
-                more["own"] = not apart(result) or "sequential" not in first
-            yield row(one["what"], way, us, {first: timed[first]} if way != first else None, **more)
+        if not timed:
+            continue
+        first = next(iter(timed))
+        # What cuBLAS and NCCL do is a peer; the first codec, layout or algorithm is another way of Imbrex.
+        by_libraries = apart(result) and first == "sequential"
+        for made in strategies(one["what"], timed, first, by_libraries):
+            found = one["ways"][made["way"]]
+            yield made | ({"plan": found["plan"]} if "plan" in found else {})
 
 
 def of_all_reduce(result: Result) -> Iterator[Row]:
@@ -95,10 +109,11 @@ def of_exchanges(result: Result) -> Iterator[Row]:
     """`imbrex bench embedding_all_to_all`: sequential is lookup, all-to-all and regroup."""
     for one in result["rows"]:
         us = {way["strategy"]: way["us"] for way in one["strategies"] if way["us"] > 0}
-        for way, time in us.items():
-            beside = way != "sequential" and "sequential" in us
-            first = {"lookup, all-to-all, regroup": us["sequential"]} if beside else None
-            yield (row if apart(result) else beside_own)(f"batch {one['batch']}", way, time, first)
+        if "sequential" not in us:
+            yield from (row(f"batch {one['batch']}", way, time) for way, time in us.items())
+            continue
+        ordered = {"sequential": us.pop("sequential")} | us
+        yield from strategies(f"batch {one['batch']}", ordered, "lookup, all-to-all, regroup", apart(result))
 
 
 def of_lookups(result: Result) -> Iterator[Row]:
