@@ -135,8 +135,8 @@ def take(folder: Path, fewer: bool) -> list[str]:
     whole = RESULTS / "all" / name_of_machine(about)
     (whole / "topics").mkdir(parents=True, exist_ok=True)
     shutil.copy(folder / "run.json", whole)
-    if (folder / "machine-fitted.json").exists():
-        shutil.copy(folder / "machine-fitted.json", whole)
+    if (folder / "constants").is_dir():  # machine files can be fitted to these
+        shutil.copytree(folder / "constants", whole / "constants", dirs_exist_ok=True)
     for path in sorted((folder / "topics").glob("*.json")):
         shutil.copy(path, whole / "topics")
     return [*said, f"took {whole.relative_to(ROOT)}" + (f"; without rows: {', '.join(unread)}" if unread else "")]

@@ -29,7 +29,7 @@ sys.path[:0] = [str(ROOT / "bench"), str(ROOT / "bench/simulator")]
 from rows import Row, rows_of  # noqa: E402
 from store import parsed, write_json  # noqa: E402
 
-MACHINES = {"H200": "4xh200"}  # what of machines/ is of which GPU
+MACHINES = {"H200": "4xh200", "H100": "4xh100"}  # what of machines/ is of which GPU
 
 
 def machine_of(folder: Path, kind: str) -> tuple[str, str]:

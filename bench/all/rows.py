@@ -52,8 +52,8 @@ def strategies(what: str, timed: dict[str, float], peer: str, apart: bool) -> It
     """
     Ways of one thing, of which the first is what libraries do.
 
-    The fastest of the others has that as its peer, where ranks had a GPU each. Slower ones, which no user takes, and rows
-    without a link between ranks are beside another way of Imbrex.
+    The fastest of the others has that as its peer, where ranks had a GPU each. Slower ones, which no user takes, and
+    rows without a link between ranks are beside another way of Imbrex.
     """
     first, *others = timed.items()
     yield row(what, *first)

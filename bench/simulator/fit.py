@@ -4,7 +4,7 @@
 usage: fit.py IMBREX [STEP...]    fits, with the program IMBREX (build/bin/imbrex), to bench/results/constants/{1,2} and
                                   bench/results/gpu-2xh200.json; in steps, in this order: one_gpu collectives links
                                   copies two_gpus
-       fit.py IMBREX --measured FOLDER --out MACHINE.json [--gpu NAME] [--quick]
+       fit.py IMBREX --measured FOLDER --out MACHINE.json [--gpu NAME] [--name NAME] [--quick]
                                   fits, from the same constants on, to FOLDER/{1,2} instead, in the steps whose files are
                                   there but two_gpus; --quick: to a part of the products, in a fifth of the time
 """
@@ -297,6 +297,7 @@ def main():
     parser.add_argument("--measured", type=Path)
     parser.add_argument("--out", type=Path, default=MACHINE)
     parser.add_argument("--gpu", default=GPU)
+    parser.add_argument("--name", default="fitted")
     parser.add_argument("--quick", action="store_true")
     options = parser.parse_args()
     if unknown := set(options.steps) - set(STEPS):
@@ -310,6 +311,8 @@ def main():
         if not steps:
             sys.exit(f"{MEASURED}: nothing was measured that a step needs")
         print(f"steps: {', '.join(steps)}", flush=True)
+        told = "constants that no measurement of them tells are those of 4xh200"
+        machine.json |= {"name": options.name, "about": f"{machine.json['devices']} {GPU}; {told}"}
     for step in STEPS:
         if step in steps:
             STEPS[step](program, machine)

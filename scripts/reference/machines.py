@@ -124,7 +124,7 @@ def machine_page(root):
         machine = json.loads(path.read_text(encoding="utf-8"))
         counts = {name: sources_of(machine).count(name) for name in SOURCES}
         text += f"| `{path.stem}` | {machine['about']} | {', '.join(f'{n} {name}' for name, n in counts.items() if n)} |\n"
-    return text + "\nOnly `4xh200` was compared with [measured times](../dev/simulator-model.md#how-good-it-is).\n"
+    return text + "\nOnly `4xh200` and `4xh100` were compared with [measured times](../dev/simulator-model.md#how-good-it-is).\n"
 
 
 def pages(root):
