@@ -5,7 +5,7 @@
 
 #include "imbrex/error.hpp"
 #include "imbrex/world.hpp"
-#include "jobs/run_all_reduce.hpp"
+#include "jobs/all_reduce/run_all_reduce.hpp"
 #include "own_operators.hpp"
 #include "run_options.hpp"
 

@@ -14,7 +14,7 @@ set(IMBREX_PROGRAM_HEADERS
   jobs/measure/measure.hpp
   jobs/nccl_environment.hpp
   jobs/run.hpp
-  jobs/run_all_reduce.hpp
+  jobs/all_reduce/run_all_reduce.hpp
   jobs/shmem_bench/shmem_bench.hpp)
 set(IMBREX_SPARSE_HEADERS
   jobs/sparse/generate.hpp

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "gpu/reduce_vectors.hpp"
+#include "gpu/collectives/reduce_vectors.hpp"
 #include "imbrex/types.hpp"
 
 namespace imbrex {

@@ -36,7 +36,8 @@ Json good() { return Json::parse(to_json(load_machine("4xh200"))); }
 
 TEST(Machine, EveryFileSurvivesBothWays) {
   const auto names = machine_names();
-  for (const char* name : {"4xh100", "4xh200", "a100-nvlink-8", "a100-pcie-8", "a800-4", "h800-8", "l40-4", "rtx4090-4"})
+  for (const char* name :
+       {"4xh100", "4xh200", "a100-nvlink-8", "a100-pcie-8", "a800-4", "h800-8", "l40-4", "rtx4090-4"})
     EXPECT_NE(std::find(names.begin(), names.end(), name), names.end()) << name;
   for (const std::string& name : names) {
     const Machine machine = load_machine(name);

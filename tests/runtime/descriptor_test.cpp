@@ -9,7 +9,7 @@
 #include <thread>
 
 #include "imbrex/error.hpp"
-#include "runtime/descriptor_exchange.hpp"
+#include "runtime/bootstrap/descriptor_exchange.hpp"
 
 namespace imbrex::test {
 namespace {

@@ -13,9 +13,9 @@
 #include <functional>
 
 #include "runtime/bootstrap/bootstrap.hpp"
+#include "runtime/bootstrap/greeting.hpp"
 #include "runtime/bootstrap/rendezvous.hpp"
 #include "runtime/bootstrap/socket.hpp"
-#include "runtime/greeting.hpp"
 #include "runtime/host_world.hpp"
 #include "runtime/spawn.hpp"
 

@@ -7,7 +7,7 @@
 #include <csignal>
 #include <thread>
 
-#include "gpu/ranks.hpp"
+#include "gpu/harness/ranks.hpp"
 #include "imbrex/shmem.hpp"
 
 namespace imbrex::shmem {

@@ -8,7 +8,7 @@
 #include <numeric>
 
 #include "base/convert.hpp"
-#include "jobs/rms_norm_reference.hpp"
+#include "jobs/all_reduce/rms_norm_reference.hpp"
 
 namespace imbrex::test {
 

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "imbrex/embedding.hpp"
-#include "jobs/all_reduce_job.hpp"
+#include "jobs/all_reduce/all_reduce_job.hpp"
 #include "jobs/embedding/seeded_bags.hpp"
 
 namespace imbrex::jobs {

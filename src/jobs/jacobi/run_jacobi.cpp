@@ -9,7 +9,7 @@
 #include "base/check.hpp"
 #include "base/named.hpp"
 #include "base/text.hpp"
-#include "jobs/all_reduce_job.hpp"
+#include "jobs/all_reduce/all_reduce_job.hpp"
 #include "jobs/jacobi/serial.hpp"
 #include "jobs/jacobi/solver.hpp"
 #include "jobs/run_device.hpp"

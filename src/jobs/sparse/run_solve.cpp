@@ -8,7 +8,7 @@
 #include "base/check.hpp"
 #include "base/hash.hpp"
 #include "imbrex/file.hpp"
-#include "jobs/all_reduce_job.hpp"
+#include "jobs/all_reduce/all_reduce_job.hpp"
 #include "jobs/run_device.hpp"
 #include "jobs/run_ranks.hpp"
 #include "jobs/sparse/matrix_market.hpp"

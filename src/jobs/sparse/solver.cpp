@@ -10,7 +10,7 @@
 #include "base/check.hpp"
 #include "base/named.hpp"
 #include "base/narrow.hpp"
-#include "jobs/all_reduce_job.hpp"
+#include "jobs/all_reduce/all_reduce_job.hpp"
 #include "jobs/sparse/launches.hpp"
 #include "shmem/ring/rings.hpp"
 

@@ -12,8 +12,8 @@
 
 #include "base/check.hpp"
 #include "runtime/bootstrap/bootstrap.hpp"
+#include "runtime/bootstrap/greeting.hpp"
 #include "runtime/bootstrap/socket.hpp"
-#include "runtime/greeting.hpp"
 #include "runtime/host_world.hpp"
 #include "runtime/hosts/meeting.hpp"
 

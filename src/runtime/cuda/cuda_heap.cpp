@@ -5,9 +5,9 @@
 #include <algorithm>
 #include <mutex>
 
+#include "runtime/bootstrap/descriptor_exchange.hpp"
 #include "runtime/cuda/device.hpp"
 #include "runtime/cuda/driver.hpp"
-#include "runtime/descriptor_exchange.hpp"
 #include "runtime/one_process.hpp"
 
 namespace imbrex::runtime {

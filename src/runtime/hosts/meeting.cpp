@@ -12,7 +12,7 @@
 #include "base/check.hpp"
 #include "base/environment.hpp"
 #include "base/hash.hpp"
-#include "runtime/greeting.hpp"
+#include "runtime/bootstrap/greeting.hpp"
 
 namespace imbrex::runtime {
 namespace {

@@ -1,7 +1,0 @@
-// GPU tests' main.
-#include "gpu/skips.hpp"
-
-int main(int count, char** words) {
-  testing::InitGoogleTest(&count, words);
-  return imbrex::test::run_tests();
-}
