@@ -36,6 +36,17 @@ class Ended:
     timed_out: bool
 
 
+@dataclass(frozen=True)
+class Job:
+    """What is to be started."""
+
+    command: list[str]
+    environment: dict[str, str]
+    seconds: float
+    out: Path
+    errors: Path
+
+
 def members(session: int) -> list[int]:
     """Processes of a session that are no zombies."""
     found = []
@@ -138,30 +149,56 @@ class Children:
 
     def run(self, command: list[str], environment: dict[str, str], seconds: float, out: Path, errors: Path) -> Ended:
         """Runs it until it ends or its time is over; nothing of it is left then. Throws OSError where it cannot."""
+        (ended,) = self.run_together([Job(command, environment, seconds, out, errors)])
+        if isinstance(ended, OSError):
+            raise ended
+        return ended
+
+    def run_together(self, jobs: list[Job]) -> list[Ended | OSError]:
+        """Runs them at once, each until it ends or its time is over; nothing is left then. OSError: it cannot start."""
         begin = time.monotonic()
-        timed_out = False
-        with open(out, "wb") as to, open(errors, "wb") as faults:
-            child = subprocess.Popen(
-                command,
-                env=environment,
+        ended: dict[int, Ended | OSError] = {}
+        running: dict[int, subprocess.Popen[bytes]] = {}
+        try:
+            for place, job in enumerate(jobs):
+                try:
+                    running[place] = self._start(job)
+                except OSError as fault:
+                    ended[place] = fault
+            while running:
+                for place, child in list(running.items()):
+                    is_late = time.monotonic() - begin > max(jobs[place].seconds, 0.01)
+                    if child.poll() is None and not is_late:
+                        continue
+                    del running[place]
+                    ended[place] = self._end(child, begin, child.returncode is None)
+                time.sleep(0.01)
+        finally:
+            for child in running.values():
+                self._end(child, begin, True)
+        return [ended[place] for place in range(len(jobs))]
+
+    def _start(self, job: Job) -> subprocess.Popen[bytes]:
+        with open(job.out, "wb") as to, open(job.errors, "wb") as faults:
+            return subprocess.Popen(
+                job.command,
+                env=job.environment,
                 stdin=subprocess.DEVNULL,
                 stdout=to,
                 stderr=faults,
                 start_new_session=True,
                 preexec_fn=lambda: self._tell(f"+{os.getpid()}"),
             )
-            try:
-                child.wait(max(seconds, 0.01))
-            except subprocess.TimeoutExpired:
-                timed_out = True
-                end_session(child.pid, signal.SIGTERM, GRACE_S)
-            finally:
-                end_session(child.pid, signal.SIGKILL, 3)
-                code = -signal.SIGKILL
-                # A process in the kernel's hands may not end yet; the run does not wait for it.
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    code = child.wait(1)
-                    self._tell(f"-{child.pid}")
+
+    def _end(self, child: subprocess.Popen[bytes], begin: float, timed_out: bool) -> Ended:
+        if timed_out:
+            end_session(child.pid, signal.SIGTERM, GRACE_S)
+        end_session(child.pid, signal.SIGKILL, 3)
+        code: int = -signal.SIGKILL
+        # A process in the kernel's hands may not end yet; the run does not wait for it.
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            code = child.wait(1)
+            self._tell(f"-{child.pid}")
         return Ended(code, time.monotonic() - begin, timed_out)
 
     def close(self) -> None:

@@ -7,6 +7,7 @@ one H100 took, or a guess; the planner corrects them by what the first ones take
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from measurement import Measurement
@@ -95,7 +96,7 @@ def gtests(shared: bool) -> list[Measurement]:
 def one_card() -> list[Measurement]:
     """What one GPU tells by itself, alone or among several: products, lookups, and what these predict."""
     lookups = "{python} {bench}/embedding/measure.py {lib}/embedding_bench.so --json {out} --joint --seconds {seconds}"
-    return [
+    found = [
         made("gemm", "products", 95, 15, "bench", "Products alone beside cuBLAS, bf16: what a rank of four multiplies",
              f"{ALONE} --m 64 512 2048 8192 --layers {PARTS}", "gpu machines", memory_gib=20),
         made("gemm", "products-e4m3", 52, 5, "bench", "Products alone beside cuBLAS, e4m3",
@@ -117,6 +118,7 @@ def one_card() -> list[Measurement]:
         made("constants", "constants-1", 89, 30, "text", "What a machine file is fitted to, of one GPU",
              "sh {bench}/simulator/measure 1 {dir}/constants/1 {bin}", "gpu machines", output="text", memory_gib=20),
     ]  # fmt: skip
+    return [replace(one, one_gpu=True) for one in found]
 
 
 def made_of_times() -> list[Measurement]:
@@ -127,7 +129,7 @@ def made_of_times() -> list[Measurement]:
     )
     predict = "{python} {bench}/all/predicted.py --dir {dir} --program {program} --out {out} --seconds {seconds}"
     return [
-        made("constants", "fit", 88, 30, "text", "A machine file fitted to this run", fit, "gpu machines",
+        made("constants", "fit", 88, 6, "text", "A machine file fitted to this run", fit, "gpu machines",
              output="text", phase=2, memory_gib=0),
         made("predicted", "predicted", 88, 15, "predicted", "", predict, "gpu machines", phase=3, memory_gib=0),
     ]  # fmt: skip
@@ -235,10 +237,10 @@ def of_one_gpu(ranks: int) -> list[Measurement]:
 def beside_torch_and_nccl(ranks: int) -> list[Measurement]:
     """The layers of the documents' tables, the rows that are told of first; torch in the same turns where it is."""
     found = []
-    for weight, rows in ((96, "512 2048 8192"), (66, "16 64 128 256"), (50, "1024 3000 4096 16384")):
+    for weight, rows in ((96, "512 2048 8192"), (66, "16 64 128 256"), (64, "1024 3000 4096 16384")):
         first = rows.split(" ")[0]
         for place, op in enumerate(OPERATORS):
-            seconds = 12.0 * len(rows.split(" "))
+            seconds = 6.0 * len(rows.split(" "))
             torch = "{python} {bench}/peers_torch.py --imbrex {program} --out {out} --turns 2"
             layers = {"all_gather_gemm": "28672x4096 57344x8192", "gemm_all_to_all": "4096x3584 8192x7168"}
             own = f"{TOGETHER} --ops {op} --m {rows} --layers {layers.get(op, '4096x14336 8192x28672')}"
@@ -260,31 +262,31 @@ def of_gpus(ranks: int) -> list[Measurement]:
     return [
         runs("gpus", "correctness", "verify", 100, 25, "Every operator in every strategy against float64"),
         *gtests(False),
-        made("constants", "links", 74, 10, "text", "What the links carry", "{bin}/link_bench {ranks} 32",
+        made("constants", "links", 74, 5, "text", "What the links carry", "{bin}/link_bench {ranks} 32",
              "two_gpus bin:link_bench", output="text"),
         *beside_torch_and_nccl(ranks),
-        made("layouts", "bench-nxk", 70, 30, "bench", "B as N x K beside cuBLAS + NCCL",
+        made("layouts", "bench-nxk", 70, 12, "bench", "B as N x K beside cuBLAS + NCCL",
              f"{TOGETHER} --b-layout nxk --m 512 2048 --layers 8192x28672", "two_gpus machines", memory_gib=20),
-        made("gemm", "bench-e4m3", 71, 30, "bench", "e4m3 beside cuBLAS + NCCL",
+        made("gemm", "bench-e4m3", 71, 12, "bench", "e4m3 beside cuBLAS + NCCL",
              f"{TOGETHER} --type e4m3 --m 512 2048 --layers 8192x28672", "two_gpus machines", memory_gib=20),
         runs("gpus", "layouts", "layouts", 55, 35, "Layouts and lists of B"),
         made("layouts", "gathered-a", 45, 20, "gathered_a", "The gathered A as an output",
              "{bin}/gathered_a {ranks} 1 {out}", "two_gpus bin:gathered_a"),
         runs("gpus", "codecs", "codecs", 69, 35, "Codecs within operators"),
-        made("all_reduce", "all-reduce", 94, 30, "all_reduce", "All-reduces beside NCCL's",
+        made("all_reduce", "all-reduce", 94, 6, "all_reduce", "All-reduces beside NCCL's",
              f"{sums} --most 268435456 --codecs int8 int4+int8 flash6", needs, memory_gib=10),
-        made("all_reduce", "all-reduce-coded", 60, 40, "all_reduce", "All codecs, numbers of CTAs, and errors",
+        made("all_reduce", "all-reduce-coded", 60, 15, "all_reduce", "All codecs, numbers of CTAs, and errors",
              f"{sums} --coded --errors --ctas-sweep", needs, memory_gib=10),
-        made("all_reduce", "all-reduce-norm", 63, 20, "all_reduce", "All-reduces with a norm",
+        made("all_reduce", "all-reduce-norm", 63, 8, "all_reduce", "All-reduces with a norm",
              f"{sums} --rms-norm --most 67108864", needs, memory_gib=10),
-        made("all_reduce", "all-reduce-torch", 67, 60, "all_reduce_torch", "All-reduces beside torch's",
+        made("all_reduce", "all-reduce-torch", 67, 15, "all_reduce_torch", "All-reduces beside torch's",
              f"{torch_sums} --most 67108864", f"{needs} torch_gpu", ranks=ranks, memory_gib=10),
         runs("gpus", "signaled", "signaled", 72, 40, "Signaled plans through NCCL beside the others"),
-        exchanges("gpus", 90, 30, "4096 16384 65536"),
+        exchanges("gpus", 90, 15, "4096 16384 65536"),
         *in_kernels("gpus"),
         *python_level("gpus", ranks),
         *one_card(),
-        made("constants", "constants-2", 82, 90, "text", "What a machine file is fitted to, of two GPUs",
+        made("constants", "constants-2", 82, 45, "text", "What a machine file is fitted to, of two GPUs",
              "sh {bench}/simulator/measure 2 {dir}/constants/2 {bin}",
              "two_gpus bin:link_bench bin:all_reduce_bench", output="text", memory_gib=40),
         *made_of_times(),

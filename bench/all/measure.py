@@ -36,7 +36,7 @@ sys.path.insert(0, str(ROOT / "bench/shmem"))
 import lists  # noqa: E402
 import page  # noqa: E402
 import planner  # noqa: E402
-from children import GRACE_S, Children, Ended  # noqa: E402
+from children import GRACE_S, Children, Ended, Job  # noqa: E402
 from measurement import PHASES, Measurement, load  # noqa: E402
 from mps import mps  # type: ignore[import-not-found]  # noqa: E402
 from rows import counts_of, nothing_in  # noqa: E402
@@ -275,11 +275,25 @@ class Run:
         words = [word for word in (self.filled(word, one, seconds) for word in one.command) if not word.endswith("=")]
         return [self.options.python, str(ROOT / "bench/all/ranks.py"), str(one.ranks), *words] if one.ranks else words
 
-    def environment(self, one: Measurement) -> dict[str, str]:
-        """Its variables, with MPS where it shares a GPU."""
+    def environment(self, one: Measurement, gpu: int) -> dict[str, str]:
+        """Its variables, with MPS where it shares a GPU, and of several GPUs one where it takes no more."""
         shared = self.under_mps() if one.mps and self.mode == "shared" else {}
         own = {name: self.filled(value, one, 0) for name, value in one.environment.items()}
+        if one.one_gpu and self.mode == "gpus":
+            own["CUDA_VISIBLE_DEVICES"] = self.machine.gpus[gpu]["index"]
         return {**os.environ, **shared, **own}
+
+    def company(self, one: Measurement) -> list[Measurement]:
+        """It, and where it takes one GPU of several, others of its phase that do, those of larger weight first."""
+        if not one.one_gpu or self.mode != "gpus":
+            return [one]
+        time_left = self.left() / planner.pace_of(self.timed)
+        others = [
+            other
+            for other in self.open()
+            if other.one_gpu and other.phase == one.phase and other != one and other.seconds <= time_left
+        ]
+        return [one, *sorted(others, key=lambda m: -m.weight)[: len(self.machine.gpus) - 1]]
 
     def under_mps(self) -> dict[str, str]:
         """Starts MPS where it does not run yet. Nothing where it does not serve; then that is known."""
@@ -328,33 +342,38 @@ class Run:
             entry["reason"] = reason
         self.store.put(one.name, entry | more)
 
-    def measure(self, one: Measurement) -> None:
-        """Runs it, and keeps what it brought."""
+    def job(self, one: Measurement, gpu: int) -> Job | None:
+        """How it is run; None, and a reason in the results, where it can't be."""
         self.tried.add(one.name)
         if (
             self.mode in ("gpus", "shared")
             and one.memory_gib > 0
             and (free := machines.free_gib(self.machine)) < one.memory_gib
         ):
-            return self.put(
-                one, "left out", f"{free:.1f} GiB of a GPU's memory are free, and it needs {one.memory_gib:g}"
-            )
-        environment = self.environment(one)
+            self.put(one, "left out", f"{free:.1f} GiB of a GPU's memory are free, and it needs {one.memory_gib:g}")
+            return None
+        environment = self.environment(one, gpu)
         if reason := self.lacking(one):
-            return self.put(one, "left out", reason)
+            self.put(one, "left out", reason)
+            return None
         seconds = max(min(one.limit, self.left() - GRACE_S), LEAST_S / 2)
         raw = self.store.raw(one.name)
-        out, errors = self.store.raw(one.name, "stdout"), self.store.raw(one.name, "stderr")
         raw.unlink(missing_ok=True)
         for folder in ("constants/1", "constants/2"):
             (self.store.folder / folder).mkdir(parents=True, exist_ok=True)
-        try:
-            ended = self.children.run(self.words(one, seconds), environment, seconds, out, errors)
-        except OSError as fault:
-            return self.put(one, "failed", f"it does not start: {fault}")
-        self.keep(one, ended, out, errors, raw)
-        if one.mps and (ended.timed_out or ended.code not in one.codes):
-            self.end_mps()
+        out, errors = self.store.raw(one.name, "stdout"), self.store.raw(one.name, "stderr")
+        return Job(self.words(one, seconds), environment, seconds, out, errors)
+
+    def measure(self, ones: list[Measurement]) -> None:
+        """Runs them at once, and keeps what they brought."""
+        jobs = [(one, job) for gpu, one in enumerate(ones) if (job := self.job(one, gpu))]
+        for (one, job), ended in zip(jobs, self.children.run_together([job for _, job in jobs]), strict=True):
+            if isinstance(ended, OSError):
+                self.put(one, "failed", f"it does not start: {ended}")
+                continue
+            self.keep(one, ended, job.out, job.errors, self.store.raw(one.name))
+            if one.mps and (ended.timed_out or ended.code not in one.codes):
+                self.end_mps()
 
     def keep(self, one: Measurement, ended: Ended, out: Path, errors: Path, raw: Path) -> None:
         """Judges how it ended, by its code and by what it wrote."""
@@ -399,14 +418,17 @@ class Run:
             planned = planner.chosen(self.open(), self.left(), planner.pace_of(self.timed))
             if not planned:
                 break
-            one = planned[0]
+            ones = self.company(planned[0])
             seconds = f"{self.elapsed():4.0f} s of {60 * self.options.minutes:.0f}"
-            what = f"{one.topic}: {one.name}, about {one.seconds:.0f} s"
-            print(f"[{seconds}, {len(planned)} of {len(self.open())} to do] {what}", flush=True)
-            self.measure(one)
-            entry = self.store.entries[one.name]
-            reason = f": {entry['reason']}" if "reason" in entry else ""
-            print(f"    {entry['status']}{reason} ({entry.get('seconds', 0):.1f} s)", flush=True)
+            to_do = f"{len(planned)} of {len(self.open())} to do"
+            for one in ones:
+                print(f"[{seconds}, {to_do}] {one.topic}: {one.name}, about {one.seconds:.0f} s", flush=True)
+            self.measure(ones)
+            for one in ones:
+                entry = self.store.entries[one.name]
+                reason = f": {entry['reason']}" if "reason" in entry else ""
+                who = f"{one.name} " if len(ones) > 1 else ""
+                print(f"    {who}{entry['status']}{reason} ({entry.get('seconds', 0):.1f} s)", flush=True)
             self.note_time()
         for one in self.open():
             if self.store.status(one.name) != "partial":

@@ -30,6 +30,7 @@ class Measurement:
     phase: int = 1  # of PHASES
     mps: bool = False  # its processes share a GPU, at once under MPS
     memory_gib: float = 2  # of each GPU; nothing on the CPU
+    one_gpu: bool = False  # it takes one; where there are several, others that take one run at the same time
 
     @property
     def limit(self) -> float:

@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import types
 import unittest
 import unittest.mock
 from pathlib import Path
@@ -341,6 +342,31 @@ class Machines(Case):
         self.assertEqual((ended.code, ended.timed_out, processes_marked(mark)), (0, False, []))
         warden.close()
 
+    def test_jobs_that_run_together_end_each_in_its_own_way(self):
+        warden = children.Children()
+        python = [sys.executable, "-c"]
+        commands = [([*python, "import time; time.sleep(0.6)"], 10), (["/nowhere/program"], 10), ([*python, "import time; time.sleep(60)"], 0.3),
+                    ([*python, "import sys, time; time.sleep(0.6); sys.exit(3)"], 10)]
+        begin = time.monotonic()
+        ended = warden.run_together([children.Job(command, dict(os.environ), seconds, self.folder / f"{i}.out", self.folder / f"{i}.err")
+                                     for i, (command, seconds) in enumerate(commands)])
+        whole = time.monotonic() - begin
+        self.assertIsInstance(ended[1], OSError)
+        self.assertEqual([(one.code, one.timed_out) for one in (ended[0], ended[2], ended[3])], [(0, False), (-signal.SIGTERM, True), (3, False)])
+        # One after the other they would take what they take together.
+        self.assertLess(whole, 0.9 * sum(ended[i].seconds for i in (0, 2, 3)))
+        warden.close()
+
+    def test_what_takes_one_gpu_has_company(self):
+        small = [Measurement(f"small{i}", "gemm", 10 + i, 5, ["x"], one_gpu=True) for i in range(6)]
+        long, late, large = (Measurement("long", "gemm", 99, 1000, ["x"], one_gpu=True), Measurement("late", "gemm", 98, 5, ["x"], one_gpu=True, phase=2),
+                             Measurement("large", "gemm", 97, 5, ["x"]))
+        every = [*small, long, late, large]
+        for mode, count, one, names in (("gpus", 4, small[0], ["small0", "small5", "small4", "small3"]), ("gpus", 2, small[5], ["small5", "small4"]),
+                                        ("gpus", 4, large, ["large"]), ("shared", 1, small[0], ["small0"])):
+            run = types.SimpleNamespace(mode=mode, open=lambda: every, left=lambda: 100.0, timed=[], machine=types.SimpleNamespace(gpus=[{}] * count))
+            self.assertEqual([m.name for m in measure.Run.company(run, one)], names)
+
     def test_the_warden_ends_a_run_that_hangs(self):
         mark = f"mark-warden-{os.getpid()}"
         script = (f"import sys, time; sys.path.insert(0, {str(BENCH / 'all')!r}); import children, subprocess; warden = children.Children(1.5)\n"
@@ -413,7 +439,7 @@ class Pages(Case):
         found, why = predicted.predictable(SAMPLE)
         self.assertEqual([topic for topic, _ in found], ["gemm", "gemm"])
         self.assertIn("shmem", why)
-        self.assertEqual(predicted.machine_of(self.folder, "1 x NVIDIA H100")[0], "")
+        self.assertEqual(predicted.machine_of(self.folder, "1 x NVIDIA A100")[0], "")
         self.assertEqual(predicted.machine_of(self.folder, "4 x NVIDIA H200")[0], "4xh200")
         (self.folder / "machine-fitted.json").touch()
         self.assertEqual(predicted.machine_of(self.folder, "1 x NVIDIA H100")[0], str(self.folder / "machine-fitted.json"))
