@@ -39,18 +39,12 @@ import planner  # noqa: E402
 from children import GRACE_S, Children, Ended, Job  # noqa: E402
 from measurement import PHASES, Measurement, load  # noqa: E402
 from mps import mps  # type: ignore[import-not-found]  # noqa: E402
+from options import parse  # noqa: E402
 from rows import counts_of, nothing_in  # noqa: E402
 from store import Entry, Store, parsed, write_json  # noqa: E402
 
 import machine as machines  # noqa: E402
 
-# Where programs lie: a build's, copied ones, installed ones.
-PLACES = (
-    ROOT / "build/bin",
-    ROOT / "build/cpu/bin",
-    ROOT / "bin",
-    ROOT.parents[1] / "bin" if len(ROOT.parents) > 1 else ROOT / "bin",
-)
 RESERVE_S = {"gpus": 8.0, "shared": 10.0, "cpu": 3.0, "given": 2.0}  # for what comes behind the last measurement
 LEAST_S = 1.0  # nothing begins with less
 MOST_LINES = 2000  # of what a program prints, where that is its result
@@ -62,61 +56,6 @@ class Stopped(BaseException):
     def __init__(self, number: int) -> None:
         """Keeps the number of the signal."""
         self.number = number
-
-
-def parse(arguments: list[str]) -> argparse.Namespace:
-    """Options. Wrong ones end with 2."""
-    parser = argparse.ArgumentParser(
-        prog="imbrex bench all", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--minutes", type=float, default=10, help="the run ends by itself within so many (default 10)")
-    parser.add_argument(
-        "--out",
-        type=Path,
-        default=Path("bench-all"),
-        metavar="DIR",
-        help="results; continued where there are some (default: bench-all)",
-    )
-    parser.add_argument(
-        "--bin", type=Path, metavar="DIR", help="folder of the programs (default: build/bin, or bin beside bench)"
-    )
-    parser.add_argument("--python", default=sys.executable, help="the Python that has torch (default: this one)")
-    parser.add_argument(
-        "--ranks",
-        type=int,
-        default=0,
-        help="ranks (default: 2, 4 or 8, as GPUs are there; 4 that share one; 2 on the CPU)",
-    )
-    parser.add_argument(
-        "--nvshmem", type=Path, metavar="DIR", help="folder with lib/ of NVSHMEM (default: this Python's package)"
-    )
-    parser.add_argument("--commit", default="", help="what the programs were built from (default: the checkout's)")
-    parser.add_argument("--cpu", action="store_true", help="measure the CPU, though there are GPUs")
-    parser.add_argument(
-        "--only", nargs="+", default=[], metavar="TOPIC", help=f"only these topics: {', '.join(lists.TOPICS)}"
-    )
-    parser.add_argument("--again", action="store_true", help="measure anew what failed in an earlier run")
-    parser.add_argument("--dry-run", action="store_true", help="say what would run in this time, and run nothing")
-    parser.add_argument(
-        "--measurements",
-        type=Path,
-        metavar="FILE",
-        help="take this list of measurements, JSON, in place of the fixed one",
-    )
-    options = parser.parse_args(arguments)
-    if not 0 < options.minutes <= 24 * 60:
-        parser.error(f"--minutes {options.minutes:g}: it must be more than 0, and at most {24 * 60}")
-    if not 0 <= options.ranks <= 8:
-        parser.error(f"--ranks {options.ranks}: it must be from 1 to 8, or 0 for what fits")
-    if unknown := [topic for topic in options.only if topic not in lists.TOPICS]:
-        parser.error(f"--only {unknown[0]}: it must be one of {', '.join(lists.TOPICS)}")
-    if options.bin is None:
-        options.bin = next((place for place in PLACES if (place / "imbrex").exists()), PLACES[0])
-    if not (options.bin / "imbrex").exists():
-        parser.error(f"--bin {options.bin}: there is no program imbrex in it")
-    if options.out.exists() and not options.out.is_dir():
-        parser.error(f"--out {options.out}: it is no folder")
-    return options
 
 
 class Run:
@@ -463,7 +402,7 @@ def stop(number: int, _: object) -> NoReturn:
 
 def main(arguments: list[str]) -> int:
     """Measures."""
-    options = parse(arguments)
+    options = parse(arguments, __doc__ or "")
     if not Path(options.python).exists() and shutil.which(options.python) is None:
         print(f"bench all: --python {options.python}: there is no such program", file=sys.stderr)
         return 2
