@@ -49,7 +49,7 @@ void report(const Program& program, const jobs::JacobiRequest& asked, const jobs
   if (!result.verified) print_error("imbrex: " + result.message);
 }
 
-class JacobiOptions final : public OwnOperator {
+class JacobiOptions final : public RunAlone {
  public:
   std::string_view name() const override { return own_group; }
 
@@ -67,12 +67,6 @@ class JacobiOptions final : public OwnOperator {
   }
 
   void add_run_to(CLI::App& command) override;
-
-  // It is a program such as users write, no operator of plans.
-  void expect_plan() const override { refuse("jacobi has no plan: it can only be run, by `imbrex run jacobi`"); }
-  Problem problem(const PlanOptions&) const override { return {}; }
-  Json json(const Problem&) const override { return {{"operator", own_group}}; }
-  std::string title(const Problem&) const override { return own_group; }
 
   int run(const Program& program, const PlanOptions& plan, const RunOptions& options) const override;
 

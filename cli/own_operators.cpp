@@ -12,6 +12,11 @@ std::shared_ptr<OwnOperator> own_operator(std::string_view name) {
   return nullptr;
 }
 
+void RunAlone::expect_plan() const {
+  throw Error(ErrorCode::invalid_input,
+              fmt::format("{0} has no plan: it can only be run, by `imbrex run {0}`", name()));
+}
+
 int OwnOperator::bench(const Program&, const BenchOptions&) const {
   throw Error(ErrorCode::invalid_input, fmt::format("operator '{}' is not one that is timed so", name()));
 }

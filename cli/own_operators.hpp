@@ -57,6 +57,15 @@ class OwnOperator {
   virtual int bench(const Program& program, const BenchOptions& options) const;
 };
 
+/// One that is a program such as users write, or a collective alone: it can be run, and has no plan.
+class RunAlone : public OwnOperator {
+ public:
+  void expect_plan() const override;
+  Problem problem(const PlanOptions&) const override { return {}; }
+  Json json(const Problem&) const override { return {{"operator", name()}}; }
+  std::string title(const Problem&) const override { return std::string(name()); }
+};
+
 // Each makes one.
 std::shared_ptr<OwnOperator> make_all_reduce();
 std::shared_ptr<OwnOperator> make_embedding_all_to_all();

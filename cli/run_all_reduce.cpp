@@ -74,7 +74,7 @@ void report(const Program& program, const jobs::AllReduceRequest& asked, const j
   if (!result.verified) print_error("imbrex: " + result.message);
 }
 
-class AllReduceRun final : public OwnOperator {
+class AllReduceRun final : public RunAlone {
  public:
   std::string_view name() const override { return operator_name; }
   std::string group() const override { return own_group; }
@@ -92,11 +92,6 @@ class AllReduceRun final : public OwnOperator {
   }
 
   void add_run_to(CLI::App& command) override;
-
-  // It is a collective alone, and has no plan: these say that it is no operator of plans.
-  Problem problem(const PlanOptions& plan) const override { return {parse_operator(plan.op)}; }
-  Json json(const Problem&) const override { return {{"operator", operator_name}}; }
-  std::string title(const Problem&) const override { return std::string(operator_name); }
 
   int run(const Program& program, const PlanOptions& plan, const RunOptions& run) const override;
 

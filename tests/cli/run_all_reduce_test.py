@@ -185,7 +185,7 @@ class RunAllReduce(Case):
         for option in (["--k", 4], ["--strategy", "fused"], ["--tile-m", 8], ["--b", "b.npy"], ["--workers", 2], ["--trace", "t.svg"]):
             self.refuse(*sized, *option, says=[option[0], "not all_reduce"])
         self.refuse("run", "all_gather_gemm", "--m", 8, "--n", 8, "--k", 8, "--codec", "int8", says=["codec int8", "all_gather_gemm sums nothing"])
-        self.refuse("plan", "all_reduce", "--m", 8, "--n", 8, "--k", 8, says="'all_reduce'")
+        self.refuse("plan", "all_reduce", "--m", 8, "--n", 8, "--k", 8, says="all_reduce has no plan: it can only be run")
         self.refuse(*sized, "--codec", "int9", "--json", "r.json", says="int9")
         self.assertEqual(json.loads(self.read("r.json"))["exit_code"], 2)
 
