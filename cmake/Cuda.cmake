@@ -20,7 +20,7 @@ if(IMBREX_HAVE_CUDA)
   # CMake 3.25 knows neither architectures with an `a` nor the standards of CUDA 13: flags say them for every source.
   set(CMAKE_CUDA_ARCHITECTURES OFF)
   enable_language(CUDA)
-  find_package(CUDAToolkit REQUIRED)
+  include(Toolkit)
   # C++20, which the library's users compile with, counts for its CUDA sources too; CMake 3.25 must be told the flag.
   foreach(kind STANDARD EXTENSION)
     if(NOT CMAKE_CUDA20_${kind}_COMPILE_OPTION)
