@@ -148,7 +148,7 @@ def test_torch_is_named_where_it_is_missing():
     environment = {**os.environ, "PYTHONPATH": folder}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=False)
     assert done.returncode != 0
-    assert "imbrex.torch needs PyTorch 2.10 or later" in done.stderr and "imbrex[torch]" in done.stderr
+    assert "imbrex.torch needs PyTorch 2.10 or later" in done.stderr and "pip install 'torch>=2.10'" in done.stderr
 
 
 def test_an_exception_in_a_world_tells_the_peers(tmp_path):
