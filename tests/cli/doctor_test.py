@@ -74,7 +74,7 @@ class Doctor(Case):
         self.assertRegex(found["Python"], "^note: no python3")
 
     def test_torch(self):
-        self.assertRegex(self.findings(self.python(TOLD))["torch"], r"^note: not installed .* -> pip install 'torch>=2\.10'$")
+        self.assertRegex(self.findings(self.python(TOLD))["torch"], r"^note: not installed .* -> pip install 'torch>=2\.10', in a virtual environment$")
         found = self.findings(self.python(TOLD + "torch 2.9.1\ntorch_cuda 12.8\n"))
         self.assertRegex(found["torch"], r"^note: 2\.9\.1; imbrex\.torch needs 2\.10 or later -> pip install")
         for version in ("2.10.0", "2.11.0+cu128", "3.0.0"):
