@@ -45,6 +45,11 @@ class Doctor(Case):
             if "remedy" in finding:
                 self.assertIn(f"to do: {finding['remedy']}\n", text)
 
+    def test_misspelt_variables_are_named(self):
+        found = self.findings({"IMBREX_WAITLIMIT": "3", "IMBREX_WAIT_LIMIT": "30"})["environment"]
+        self.assertIn("note: IMBREX_WAITLIMIT is set, and the library reads no variable of that name -> `imbrex env` lists", found)
+        self.assertNotIn("IMBREX_WAIT_LIMIT is set", found)
+
     def test_it_ends_with_what_to_do_next(self):
         text, _ = self.run_program("doctor")
         self.findings()
