@@ -243,7 +243,12 @@ def without_multicast():
 
 def join(torch, dist, patience):
     """Rank, number of ranks, a group to meet in on the CPU, and the name of torch's group of all ranks."""
-    torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    local = os.environ.get("LOCAL_RANK")
+    if local is None:
+        sys.exit("no LOCAL_RANK: start this by torchrun --nproc-per-node RANKS")
+    if torch.cuda.device_count() <= int(local):
+        sys.exit(f"rank {local} needs a GPU of its own, and torch sees {torch.cuda.device_count()} GPUs")
+    torch.cuda.set_device(int(local))
     limit = datetime.timedelta(seconds=2 * patience)
     dist.init_process_group("nccl", device_id=torch.device("cuda", torch.cuda.current_device()), timeout=limit)
     meeting = dist.new_group(backend="gloo", timeout=limit)

@@ -127,7 +127,9 @@ int run_program(std::vector<std::string> arguments) {
     // CLI11's own message has them from the last to the first.
     const bool extras = dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr && !unknown.empty();
     const std::string why =
-        extras ? fmt::format("{} takes no '{}'", command, fmt::join(unknown, " ")) : std::string(error.what());
+        extras ? fmt::format("{} takes no '{}'{}", command, fmt::join(unknown, " "),
+                             chosen.empty() || chosen[0]->get_name() != "launch" ? "" : "; the program comes after --")
+               : std::string(error.what());
     return refuse(program, bad_usage, fmt::format("{} (see '{} --help')", why, command));
   }
   try {

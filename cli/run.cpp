@@ -64,7 +64,19 @@ std::string operators() {
   return lines;
 }
 
+// `run` takes more than the operators that have a plan.
+void expect_operator(const PlanOptions& plan) {
+  std::vector<std::string> known;
+  for (const jobs::OperatorHelp& each : jobs::list_operators()) known.emplace_back(each.name);
+  for (const auto& each : plan.own)
+    if (std::find(known.begin(), known.end(), each->name()) == known.end()) known.emplace_back(each->name());
+  if (!plan.op.empty() && std::find(known.begin(), known.end(), plan.op) == known.end())
+    throw Error(ErrorCode::invalid_input,
+                fmt::format("'{}' is not an operator; it must be one of {}", plan.op, fmt::join(known, ", ")));
+}
+
 int run(const Program& program, const Options& options) {
+  expect_operator(options.plan);
   if (const OwnOperator* asked = options.plan.asked_for()) return asked->run(program, options.plan, options.run);
   expect_timeline_path("--trace", options.trace);
   jobs::RunRequest request = options.run.request(options.plan);

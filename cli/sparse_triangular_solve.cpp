@@ -153,7 +153,9 @@ void TriangularSolveRun::add_run_to(CLI::App& command) {
 SolveRequest TriangularSolveRun::request(const PlanOptions& plan, const RunOptions& run) const {
   if (run.world != "processes" && run.world != "threads")
     refuse(fmt::format("--world '{}': it must be processes or threads", run.world));
-  if (matrix_.empty() == !kind_) refuse(fmt::format("{} needs --matrix, or --generate and --unknowns", operator_name));
+  if (!matrix_.empty() && kind_)
+    refuse(fmt::format("--matrix '{}' and --generate: one of them must be given", matrix_));
+  if (matrix_.empty() && !kind_) refuse(fmt::format("{} needs --matrix, or --generate and --unknowns", operator_name));
   if (kind_ && rows_ == 0) refuse("--unknowns is missing; --generate needs it");
   if (!kind_ && rows_ != 0) refuse("--unknowns is about --generate; --matrix is given");
   if (block_ > 0 && sharing_ != Sharing::cyclic) refuse("--block-rows is about --sharing cyclic");

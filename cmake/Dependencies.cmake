@@ -25,7 +25,7 @@ set(IMBREX_HAVE_FABRIC OFF)
 if(IMBREX_FABRIC_INCLUDE)
   set(IMBREX_HAVE_FABRIC ON)
 else()
-  message(STATUS "No headers of libfabric (IMBREX_FABRIC_INCLUDE): rings reach PEs of one host only")
+  message(NOTICE "Imbrex: no headers of libfabric (IMBREX_FABRIC_INCLUDE names its folder): rings reach PEs of one host only")
 endif()
 
 set(IMBREX_PRIVATE_DEPENDENCIES ${IMBREX_FMT} $<BUILD_INTERFACE:nlohmann_json::nlohmann_json>

@@ -64,6 +64,9 @@ void examine_launchers(Examination& exam) {
     else if (variable.value)
       exam.say(Verdict::note, "environment",
                fmt::format("{}={} ({})", variable.name, *variable.value, variable.description));
+  for (const std::string& name : unread_variables())
+    exam.say(Verdict::note, "environment", name + " is set, and the library reads no variable of that name",
+             "`imbrex env` lists those that it reads");
   try {
     exam.say(Verdict::good, "launcher",
              World::launched() ? "a launcher's variables are set; this process is one of its ranks"

@@ -152,7 +152,7 @@ void examine_python(Examination& exam) {
   const std::string torch = told["torch"];
   if (torch.empty())
     exam.say(Verdict::note, "torch", "not installed in this Python; only imbrex.torch needs it",
-             "pip install 'torch>=2.10'");
+             "pip install 'torch>=2.10', in a virtual environment");
   else if (!reaches(torch, 2, 10))
     exam.say(Verdict::note, "torch", fmt::format("{}; imbrex.torch needs 2.10 or later", torch),
              "pip install 'torch>=2.10'");
@@ -163,7 +163,7 @@ void examine_python(Examination& exam) {
   const std::string package = told["imbrex"];
   if (package.empty())
     return exam.say(Verdict::note, "package", "imbrex is not installed in this Python",
-                    "pip install . in the source tree, for Python programs");
+                    "pip install . in the source tree and a virtual environment, for Python programs");
   const std::string words = fmt::format("imbrex {}, built {}, in {}", package,
                                         told.contains("built") ? told["built"] : "nowhere", told["folder"]);
   if (!told.contains("built"))

@@ -20,4 +20,8 @@ struct EnvironmentVariable {
 /// changes what Imbrex does.
 std::vector<EnvironmentVariable> environment_variables();
 
+/// Names in this process's environment that begin with IMBREX_ and are none of those: misspelt ones, and what only
+/// scripts read. Sorted.
+std::vector<std::string> unread_variables();
+
 }  // namespace imbrex

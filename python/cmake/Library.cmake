@@ -66,7 +66,7 @@ endif()
 
 set(IMBREX_LIBRARY ${IMBREX_BUILD}/installed/libimbrex.so)
 add_custom_target(imbrex_library ALL
-  COMMAND ${CMAKE_COMMAND} --build ${IMBREX_BUILD} --target imbrex_installed imbrex_cli
+  COMMAND ${CMAKE_COMMAND} --build ${IMBREX_BUILD} --target imbrex_package
   BYPRODUCTS ${IMBREX_LIBRARY} USES_TERMINAL VERBATIM)
 
 # A wheel holds no links: the library has the one name by which it is looked for.

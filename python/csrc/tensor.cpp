@@ -1,6 +1,8 @@
 #include "tensor.hpp"
 
+#include <array>
 #include <cstring>
+#include <utility>
 
 namespace imbrex_torch {
 
@@ -27,6 +29,21 @@ struct Numbers {
 const Numbers& numbers() {
   static const Numbers made;
   return made;
+}
+
+// What a message says of a dtype that no operator takes; nothing of those that are rarer.
+std::string name_other(std::int32_t dtype) {
+  using Ask = std::int32_t (*)();
+  constexpr std::array<std::pair<Ask, const char*>, 7> others{{{aoti_torch_dtype_float64, "float64"},
+                                                               {aoti_torch_dtype_int64, "int64"},
+                                                               {aoti_torch_dtype_int32, "int32"},
+                                                               {aoti_torch_dtype_int16, "int16"},
+                                                               {aoti_torch_dtype_int8, "int8"},
+                                                               {aoti_torch_dtype_uint8, "uint8"},
+                                                               {aoti_torch_dtype_bool, "bool"}}};
+  for (const auto& [ask, name] : others)
+    if (ask() == dtype) return std::string(" is of torch.") + name;
+  return {};
 }
 
 }  // namespace
@@ -79,7 +96,7 @@ void Tensor::read() {
     refuse(std::string(name_) + ": it must be on the CPU or on a CUDA device");
   const auto type = type_of(info_.dtype);
   if (!type)
-    refuse(std::string(name_) +
+    refuse(std::string(name_) + name_other(info_.dtype) +
            ": its dtype must be torch.bfloat16, torch.float16, torch.float32 or torch.float8_e4m3fn");
   info_.type = *type;
   if (info_.dims > IMBREX_MOST_DIMS)

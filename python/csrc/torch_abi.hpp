@@ -23,6 +23,13 @@ int32_t aoti_torch_dtype_bfloat16();
 int32_t aoti_torch_dtype_float16();
 int32_t aoti_torch_dtype_float32();
 int32_t aoti_torch_dtype_float8_e4m3fn();
+int32_t aoti_torch_dtype_float64();
+int32_t aoti_torch_dtype_int64();
+int32_t aoti_torch_dtype_int32();
+int32_t aoti_torch_dtype_int16();
+int32_t aoti_torch_dtype_int8();
+int32_t aoti_torch_dtype_uint8();
+int32_t aoti_torch_dtype_bool();
 
 AOTITorchError aoti_torch_get_data_ptr(AtenTensorHandle tensor, void** ret_data_ptr);
 AOTITorchError aoti_torch_get_dim(AtenTensorHandle tensor, int64_t* ret_dim);

@@ -32,7 +32,7 @@ def doctor() -> bool:
         sound = False
         print(f"library: {error}")
     if importlib.util.find_spec("torch") is None:
-        print("torch: not installed; imbrex.torch needs 2.10 or later (pip install 'imbrex[torch]')")
+        print("torch: not installed; imbrex.torch needs 2.10 or later (pip install 'torch>=2.10')")
     else:
         try:
             import torch

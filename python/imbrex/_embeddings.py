@@ -11,7 +11,7 @@ import numpy as np
 from . import _c
 from ._arrays import Array, numpy_dtype, operand_list
 from ._errors import InvalidInput
-from ._world import World
+from ._world import World, expect_world
 
 _ROWS = {"float32": _c.ROWS_FP32, "float16": _c.ROWS_FP16, "bfloat16": _c.ROWS_BF16, "uint8": _c.ROWS_INT8}
 _OUT = {"float32": _c.FP32, "float16": _c.FP16, "bfloat16": _c.BF16}
@@ -208,6 +208,7 @@ class EmbeddingAllToAll:
         cpu_workers: int = 1,
     ) -> None:
         """Makes the operator. Collective."""
+        expect_world(world)
         shape, self.tables = _shape(
             tables,
             shards,

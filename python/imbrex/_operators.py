@@ -11,7 +11,7 @@ from . import _c
 from ._arrays import NAMES, Array, contiguous_strides, empty_beside, leading_dimension, operand_list
 from ._errors import InvalidInput
 from ._report import Report, report_of
-from ._world import World
+from ._world import World, expect_world
 
 
 def _product(
@@ -28,6 +28,7 @@ def _product(
     codec: str | None = None,
     report: bool = False,
 ) -> Any:
+    expect_world(world)
     first, second = Array("a", a, stream=stream), Array("b", b, stream=stream)
     rows, columns = first.shape, second.shape
     if len(rows) not in (2, 3) or len(columns) != 2:
@@ -363,6 +364,7 @@ def all_reduce(
         >>> bool(abs(y[0] - world.size) <= report.largest_error + 1e-6)
         True
     """
+    expect_world(world)
     source = Array("x", x, stream=stream)
     result, target = _result_like(source, out, "out", stream)
     most = 1 << (int(np.prod(source.shape)) - 1).bit_length()
@@ -428,6 +430,7 @@ def all_reduce_rms_norm(
         >>> bool(abs(y[0, 0] - 1) < 1e-3)
         True
     """
+    expect_world(world)
     source, scale = Array("x", x, stream=stream), Array("weight", weight, stream=stream)
     if not source.shape or scale.shape != source.shape[-1:]:
         raise InvalidInput(f"weight has shape {scale.shape}, x {source.shape}: weight must be one row of x")

@@ -11,7 +11,7 @@ import numpy as np
 from . import _c
 from ._arrays import NAMES, Array, contiguous_strides, empty_beside, leading_dimension, operand_list
 from ._errors import InvalidInput
-from ._world import World
+from ._world import World, expect_world
 
 _OPERATIONS = {"copy": 0, "rms_norm": 1, "silu_multiply": 2, "gelu": 3}
 
@@ -38,6 +38,7 @@ class PackedProduct:
 
     def __init__(self, a: Any, b: Any, world: World, bias: Any, stream: int | None) -> None:
         """Collective. Raises InvalidInput for what does not fit."""
+        expect_world(world)
         self.a, self.b = Array("a", a, stream=stream), Array("b", b, stream=stream)
         rows, columns = self.a.shape, self.b.shape
         if len(rows) != 2 or len(columns) != 2 or rows[1] != columns[0]:

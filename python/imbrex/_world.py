@@ -33,8 +33,10 @@ class World:
         ...     world.barrier()
     """
 
-    def __init__(self, handle: ctypes.c_void_p) -> None:
+    def __init__(self, handle: ctypes.c_void_p | None = None) -> None:
         """Takes over a world of the library; `from_environment` and `connect` make one."""
+        if not isinstance(handle, ctypes.c_void_p):
+            raise InvalidInput(f"World({handle!r}): World.from_environment() and World.connect() make a world")
         self._handle: ctypes.c_void_p | None = handle
         self._made: dict[Any, tuple[ctypes.c_void_p, str]] = {}
         self.rank: int = _c.function("world_rank")(handle)
@@ -186,3 +188,9 @@ class World:
     def __repr__(self) -> str:
         """`<imbrex.World rank 0 of 4>`."""
         return f"<imbrex.World rank {self.rank} of {self.size}{'' if self._handle else ', closed'}>"
+
+
+def expect_world(world: object) -> None:
+    """Raises InvalidInput for what is no World, such as a process group of torch."""
+    if not isinstance(world, World):
+        raise InvalidInput(f"world is of type {type(world).__name__}: it must be an imbrex.World")

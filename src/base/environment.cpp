@@ -1,5 +1,8 @@
 #include "base/environment.hpp"
 
+#include <unistd.h>
+
+#include <algorithm>
 #include <cctype>
 #include <charconv>
 #include <cmath>
@@ -234,6 +237,19 @@ std::vector<EnvironmentVariable> environment_variables() {
     result.push_back({std::string(variable.name), std::string(base::type_name(variable.type)),
                       std::string(variable.fallback), std::string(variable.description),
                       base::environment().text(variable.key), base::environment().fault(variable.key)});
+  return result;
+}
+
+std::vector<std::string> unread_variables() {
+  std::vector<std::string> result;
+  for (char** each = environ; each != nullptr && *each != nullptr; ++each) {
+    const std::string_view line = *each;
+    const std::string_view name = line.substr(0, line.find('='));
+    const bool known = std::any_of(base::registry.begin(), base::registry.end(),
+                                   [&](const base::Variable& variable) { return variable.name == name; });
+    if (name.starts_with("IMBREX_") && !known) result.emplace_back(name);
+  }
+  std::sort(result.begin(), result.end());
   return result;
 }
 

@@ -8,7 +8,9 @@ namespace imbrex::jobs {
 namespace {
 
 void expect_size(const World& world, int ranks) {
-  IMBREX_EXPECTS(world.size() == ranks, "{} ranks are asked for, but the launcher started {}", ranks, world.size());
+  IMBREX_EXPECTS(world.size() == ranks,
+                 "{} ranks are asked for, by --ranks (default 4) or a plan, but the launcher started {}", ranks,
+                 world.size());
 }
 
 }  // namespace

@@ -254,6 +254,14 @@ class Peers(unittest.TestCase):
                 peers_torch.parse(wrong)
             self.assertEqual(ended.exception.code, 2)
 
+    def test_ranks_without_a_launcher_or_a_gpu_are_told_so(self):
+        torch = types.SimpleNamespace(cuda=types.SimpleNamespace(device_count=lambda: 1))
+        for variables, says in (({}, "start this by torchrun"), ({"LOCAL_RANK": "1"}, "rank 1 needs a GPU of its own, and torch sees 1")):
+            with unittest.mock.patch.dict(os.environ, variables), self.assertRaisesRegex(SystemExit, says):
+                if not variables:
+                    os.environ.pop("LOCAL_RANK", None)
+                peers_torch.join(torch, None, 1)
+
     def test_turns_that_come_first_do_not_count(self):
         nothing = types.SimpleNamespace(barrier=lambda group: None, cuda=types.SimpleNamespace(synchronize=lambda: None))
 

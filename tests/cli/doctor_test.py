@@ -45,6 +45,11 @@ class Doctor(Case):
             if "remedy" in finding:
                 self.assertIn(f"to do: {finding['remedy']}\n", text)
 
+    def test_misspelt_variables_are_named(self):
+        found = self.findings({"IMBREX_WAITLIMIT": "3", "IMBREX_WAIT_LIMIT": "30"})["environment"]
+        self.assertIn("note: IMBREX_WAITLIMIT is set, and the library reads no variable of that name -> `imbrex env` lists", found)
+        self.assertNotIn("IMBREX_WAIT_LIMIT is set", found)
+
     def test_it_ends_with_what_to_do_next(self):
         text, _ = self.run_program("doctor")
         self.findings()
@@ -74,7 +79,7 @@ class Doctor(Case):
         self.assertRegex(found["Python"], "^note: no python3")
 
     def test_torch(self):
-        self.assertRegex(self.findings(self.python(TOLD))["torch"], r"^note: not installed .* -> pip install 'torch>=2\.10'$")
+        self.assertRegex(self.findings(self.python(TOLD))["torch"], r"^note: not installed .* -> pip install 'torch>=2\.10', in a virtual environment$")
         found = self.findings(self.python(TOLD + "torch 2.9.1\ntorch_cuda 12.8\n"))
         self.assertRegex(found["torch"], r"^note: 2\.9\.1; imbrex\.torch needs 2\.10 or later -> pip install")
         for version in ("2.10.0", "2.11.0+cu128", "3.0.0"):

@@ -84,6 +84,7 @@ class RunSparse(Case):
     def test_options_that_do_not_go_together_are_refused(self):
         self.refuse("run", SOLVE, says="needs --matrix, or --generate and --unknowns")
         self.refuse("run", SOLVE, "--generate", "grid", says="--unknowns is missing")
+        self.refuse("run", SOLVE, "--generate", "grid", "--unknowns", 5, "--matrix", "a.mtx", says="--matrix 'a.mtx' and --generate: one of them")
         self.refuse("run", SOLVE, "--generate", "roads", "--unknowns", 5, says="'roads': it must be grid, banded, power_law, block")
         self.refuse("run", SOLVE, "--generate", "grid", "--unknowns", 5, "--block-rows", 2, says="--block-rows is about --sharing cyclic")
         self.refuse("run", SOLVE, "--generate", "grid", "--unknowns", 5, "--ranks", 1, "--compare", says="this run is on the CPU")

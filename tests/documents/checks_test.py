@@ -76,9 +76,14 @@ class Pages(unittest.TestCase):
 class Samples(unittest.TestCase):
     def test_commands(self):
         text = "Save as `a.txt`:\n\n```json\n{}\n```\n\n```sh\nimbrex run \\\n  x   # why\n# nothing\n```\n\n```text\nout 1\n```\n"
-        self.assertEqual(samples.commands(text), [(["imbrex run    x"], "out 1\n")])
-        self.assertEqual(samples.files(text), {"a.txt": "{}\n"})
-        self.assertEqual(samples.commands("```sh\na\n```\nwords\n```text\nout\n```\n"), [(["a"], "")])
+        self.assertEqual(samples.commands(text), [(["imbrex run    x"], "out 1\n", {"a.txt": "{}\n"})])
+        self.assertEqual(samples.commands("```sh\na\n```\n`a.txt`:\n```json\n{}\n```\n"), [(["a"], "", {})])
+        self.assertEqual(samples.commands("```sh\na\n```\nwords\n```text\nout\n```\n"), [(["a"], "", {})])
+
+    def test_programs_of_the_tree_start(self):
+        self.assertTrue(commands_test.cannot_start("README.md --check"))
+        self.assertFalse(commands_test.cannot_start("scripts/docs --check"))
+        self.assertFalse(commands_test.cannot_start("imbrex doctor"))
 
     def test_masks(self):
         self.assertEqual(commands_test.mask("took  1.5e-3 s,  4 of 7"), commands_test.mask("took ... s, 44 of 2"))

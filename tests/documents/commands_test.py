@@ -20,13 +20,12 @@ sys.dont_write_bytecode = True
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 sys.path.insert(0, str(HERE))
-from samples import commands, documents, files, read  # noqa: E402
+from samples import commands, documents, read  # noqa: E402
 
 OURS = re.compile(r"(?:[A-Z_]+=\S+ )*imbrex ")
 WANTS_GPUS = re.compile(r"--device cuda|imbrex (?:tune|bench)(?! .*--device cpu)|_gpu\b|mlp_on_gpus")
 NO_GPUS = re.compile(r"GPU|NVIDIA driver|CUDA|No such file|cannot be started")
 ON_GPUS = os.environ.get("IMBREX_DOCUMENTS_ON_GPUS") == "1"
-SYSTEM = "%%MatrixMarket matrix coordinate real general\n3 3 5\n1 1 2\n2 1 1\n2 2 4\n3 2 1\n3 3 8\n"
 LIMIT = 300
 
 
@@ -35,17 +34,20 @@ def mask(line):
     return " ".join(re.sub(r"\.\.\.|-?\d[\d.]*(?:e[+-]?\d+)?", "#", line).split())
 
 
-def lay_out(folder, program, page):
-    """What commands find: the program on PATH, the build's other programs, the page's files, folders of the tree."""
+def lay_out(folder, program):
+    """What commands find: the program on PATH, the build's other programs, folders of the tree."""
     (folder / "bin").mkdir()
     (folder / "bin/imbrex").symlink_to(program)
     (folder / "build").symlink_to(program.parent.parent)
     (folder / "machines/tuned").mkdir(parents=True)
     for name in ("bench", "examples"):
         (folder / name).symlink_to(ROOT / name)
-    (folder / "a.mtx").write_text(SYSTEM)
-    for name, text in files(read(page)).items():
-        (folder / name).write_text(text)
+
+
+def cannot_start(line):
+    """Whether its program is a file of the tree that a shell refuses to start."""
+    program = ROOT / line.split()[0]
+    return program.is_file() and not os.access(program, os.X_OK)
 
 
 def run_page(program, page, elsewhere):
@@ -54,13 +56,17 @@ def run_page(program, page, elsewhere):
     where = page.relative_to(ROOT)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        lay_out(folder, program, page)
+        lay_out(folder, program)
         environment = {**os.environ, "PATH": f"{folder}/bin:{os.environ['PATH']}"}
         if not ON_GPUS:
             environment["CUDA_VISIBLE_DEVICES"] = ""
-        for lines, shown in commands(read(page)):
+        for lines, shown, files in commands(read(page)):
+            for name, text in files.items():
+                (folder / name).write_text(text)
             printed, complete = "", True
             for line in lines:
+                if cannot_start(line):
+                    faults.append(f"{where}: {line}: the file is not executable")
                 if any(re.match(pattern, line) for pattern in elsewhere):
                     complete = complete and line.startswith("export ")
                     continue

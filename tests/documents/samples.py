@@ -30,23 +30,21 @@ def is_quoted(before):
     return re.search(r"<!-- from \S+ -->\s*$", before) is not None
 
 
-def files(text):
-    """Files that the page tells to save: a block behind a line that ends in `NAME`:"""
-    return {match.group(1): code for _, code, before in blocks(text) if (match := NAMED.search(before))}
-
-
 def commands(text):
-    """[(commands, output)]: the lines of each block of shell, without comments, and the output that the next block of text says."""
+    """[(commands, output, files)]: the lines of each block of shell, without comments; the output that the next block of text
+    says; and the files that the page tells to save before: a block behind a line that ends in `NAME`:"""
     listed = blocks(text)
-    found = []
-    for index, (language, code, _) in enumerate(listed):
+    found, files = [], {}
+    for index, (language, code, before) in enumerate(listed):
+        if match := NAMED.search(before):
+            files[match.group(1)] = code
         if language != "sh":
             continue
         lines = [re.sub(r"\s+# .*$", "", line).strip() for line in code.replace("\\\n", " ").split("\n")]
         shown = ""
         if index + 1 < len(listed) and listed[index + 1][0] == "text" and not listed[index + 1][2].strip():
             shown = listed[index + 1][1]
-        found.append(([line for line in lines if line and not line.startswith("#")], shown))
+        found.append(([line for line in lines if line and not line.startswith("#")], shown, dict(files)))
     return found
 
 

@@ -148,7 +148,7 @@ def test_torch_is_named_where_it_is_missing():
     environment = {**os.environ, "PYTHONPATH": folder}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=False)
     assert done.returncode != 0
-    assert "imbrex.torch needs PyTorch 2.10 or later" in done.stderr and "imbrex[torch]" in done.stderr
+    assert "imbrex.torch needs PyTorch 2.10 or later" in done.stderr and "pip install 'torch>=2.10'" in done.stderr
 
 
 def test_an_exception_in_a_world_tells_the_peers(tmp_path):
@@ -171,6 +171,22 @@ def test_the_program_and_doctor(capfd):
     assert imbrex.doctor()
     told = capfd.readouterr().out
     assert ("library: version" in told and "torch" in told and "ranks" in told.lower()) or "cpu" in told.lower()
+
+
+def test_what_is_no_world():
+    """A world is made by its functions, and nothing else is taken for one."""
+    one = np.ones((4, 4), np.float32)
+    for given in ((), (4,), ("tp",)):
+        with pytest.raises(imbrex.InvalidInput, match=r"World\(.*\): World.from_environment\(\) and World.connect\(\)"):
+            imbrex.World(*given)
+    for call in (
+        lambda: imbrex.matmul_all_reduce(one, one, None),
+        lambda: imbrex.all_reduce(one, None),
+        lambda: imbrex.all_reduce_rms_norm(one, None, one[0], None),
+        lambda: imbrex.EmbeddingAllToAll(None, [(4, 4)], batch=1),
+    ):
+        with pytest.raises(imbrex.InvalidInput, match=r"world is of type NoneType: it must be an imbrex\.World"):
+            call()
 
 
 def test_read_only_output():

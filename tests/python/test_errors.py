@@ -33,7 +33,20 @@ def _z(*shape, dtype=F32):
 BAD = {
     "k differs": (lambda g: it.matmul_all_reduce(_z(4, 8), _z(6, 4), g), "a is 4 x 8, b 6 x 4: a's last dimension"),
     "types differ": (lambda g: it.matmul_all_reduce(_z(4, 8), _z(8, 4, dtype=BF16), g), "of type fp32, b of type bf16"),
-    "dtype": (lambda g: it.matmul_all_reduce(_z(4, 8, dtype=torch.int32), _z(8, 4), g), "a: its dtype must be"),
+    "dtype": (
+        lambda g: it.matmul_all_reduce(_z(4, 8, dtype=torch.int32), _z(8, 4), g),
+        "a is of torch.int32: its dtype must be",
+    ),
+    "dtype of 64 bits": (
+        lambda g: it.matmul_all_reduce(_z(4, 8, dtype=torch.float64), _z(8, 4), g),
+        "a is of torch.float64: its dtype must be",
+    ),
+    "other dtype": (
+        lambda g: it.matmul_all_reduce(_z(4, 8, dtype=torch.complex64), _z(8, 4), g),
+        "a: its dtype must be",
+    ),
+    "no tensor": (lambda g: it.matmul_all_reduce(_z(4, 8).numpy(), _z(8, 4), g), "a is of type ndarray: it must be a"),
+    "list": (lambda g: it.matmul_reduce_scatter(_z(4, 8), [[1.0]], g), "b is of type list: it must be a torch.Tensor"),
     "one dimension": (lambda g: it.matmul_all_reduce(_z(8), _z(8, 4), g), "a is 8: it must have 2 or 3 dimensions"),
     "b of three": (lambda g: it.matmul_all_reduce(_z(4, 8), _z(1, 8, 4), g), "b is 1 x 8 x 4: it must have 2"),
     "empty": (lambda g: it.matmul_all_reduce(_z(0, 8), _z(8, 4), g), "a is 0 x 8: no dimension may be 0"),

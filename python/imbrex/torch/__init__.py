@@ -12,7 +12,7 @@ try:
     import torch as _torch
 except ImportError as _error:
     raise ImportError(
-        f"imbrex.torch needs PyTorch 2.10 or later, which cannot be imported ({_error}): pip install 'imbrex[torch]'"
+        f"imbrex.torch needs PyTorch 2.10 or later, which cannot be imported ({_error}): pip install 'torch>=2.10'"
     ) from None
 
 _version = tuple(int("".join(c for c in part if c.isdigit()) or 0) for part in _torch.__version__.split(".")[:2])

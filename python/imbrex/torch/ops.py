@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal, overload
+from typing import Any, Literal, NoReturn, overload
 
 import torch
 from torch import Tensor
@@ -62,6 +62,15 @@ def refuse_out(out: Tensor | None) -> None:
     """Raises InvalidInput where an output is given to a call that is recorded."""
     if out is not None:
         raise InvalidInput("out: what is written into it has no gradient; call without it, or under torch.no_grad()")
+
+
+def _raise_for_others(error: AttributeError, a: Any, b: Any, bias: Any) -> NoReturn:
+    """Raises InvalidInput where one of them is no tensor, which is looked at once a call has failed, else the error."""
+    for name, given in (("a", a), ("b", b), ("bias", bias)):
+        for one in given if isinstance(given, (list, tuple)) and name != "a" else (given,):
+            if one is not None and not isinstance(one, Tensor):
+                raise InvalidInput(f"{name} is of type {type(one).__name__}: it must be a torch.Tensor") from None
+    raise error
 
 
 def _dimension(dim: int, a: Tensor, name: str) -> int:
@@ -203,6 +212,8 @@ def all_gather_matmul(
         return out
     except RuntimeError as error:
         extension.raise_for(error)
+    except AttributeError as error:
+        _raise_for_others(error, a, b, bias)
 
 
 def _list_of_products(
@@ -333,6 +344,8 @@ def matmul_reduce_scatter(
         return out
     except RuntimeError as error:
         extension.raise_for(error)
+    except AttributeError as error:
+        _raise_for_others(error, a, b, bias)
 
 
 def _refuse_scales(scale_a: Tensor | None, scale_b: Tensor | None) -> None:
@@ -416,6 +429,8 @@ def matmul_all_reduce(
         return out
     except RuntimeError as error:
         extension.raise_for(error)
+    except AttributeError as error:
+        _raise_for_others(error, a, b, bias)
 
 
 def matmul_all_to_all(
@@ -468,3 +483,5 @@ def matmul_all_to_all(
         return out
     except RuntimeError as error:
         extension.raise_for(error)
+    except AttributeError as error:
+        _raise_for_others(error, a, b, bias)

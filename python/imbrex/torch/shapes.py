@@ -17,7 +17,8 @@ def _shape(tensor: Tensor) -> str:
 def _expect_type(name: str, tensor: Tensor) -> None:
     if tensor.dtype not in _NAMES:
         raise InvalidInput(
-            f"{name}: its dtype must be torch.bfloat16, torch.float16, torch.float32 or torch.float8_e4m3fn"
+            f"{name} is of {tensor.dtype}: its dtype must be torch.bfloat16, torch.float16, torch.float32 or "
+            "torch.float8_e4m3fn"
         )
 
 

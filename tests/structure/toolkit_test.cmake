@@ -1,0 +1,16 @@
+# cmake/Toolkit.cmake finds a CUDA 13 by a module that fails as CMake 3.25's does.
+cmake_minimum_required(VERSION 3.25)
+if(NOT folder)
+  message(FATAL_ERROR "usage: cmake -Dfolder=FOLDER -P toolkit_test.cmake")
+endif()
+file(WRITE ${folder}/FindCUDAToolkit.cmake [[
+if(CMAKE_MINIMUM_REQUIRED_VERSION VERSION_GREATER_EQUAL 3.25)
+  message(FATAL_ERROR "set_property could not find TARGET CUDA::nvToolsExt")
+endif()
+set(CUDAToolkit_FOUND ON)
+]])
+list(APPEND CMAKE_MODULE_PATH ${folder} ${CMAKE_CURRENT_LIST_DIR}/../../cmake)
+include(Toolkit)
+if(NOT CUDAToolkit_FOUND OR NOT CMAKE_MINIMUM_REQUIRED_VERSION STREQUAL "3.25")
+  message(FATAL_ERROR "found: ${CUDAToolkit_FOUND}; asks for CMake ${CMAKE_MINIMUM_REQUIRED_VERSION}, which was 3.25")
+endif()
