@@ -40,8 +40,11 @@ void Control::wait(double limit, const std::function<bool()>& done, const std::f
                    const std::function<std::string()>& hopeless) {
   Backoff backoff;
   const auto begin = Clock::now();
-  while (!done()) {
-    throw_if_failed();
+  for (;;) {
+    // What a rank did before it failed counts: its failure is looked for first, and brings all that came before.
+    const bool failed = has_failed();
+    if (done()) return;
+    if (failed) throw_failure();
     if (backoff.sleeping()) {
       if (hopeless)
         if (const std::string reason = hopeless(); !reason.empty()) record_and_throw(reason);
