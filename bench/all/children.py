@@ -170,12 +170,12 @@ class Children:
                     is_late = time.monotonic() - begin > max(jobs[place].seconds, 0.01)
                     if child.poll() is None and not is_late:
                         continue
-                    del running[place]
                     ended[place] = self._end(child, begin, child.returncode is None)
+                    del running[place]
                 time.sleep(0.01)
         finally:
             for child in running.values():
-                self._end(child, begin, True)
+                self._end(child, begin, False)
         return [ended[place] for place in range(len(jobs))]
 
     def _start(self, job: Job) -> subprocess.Popen[bytes]:

@@ -86,14 +86,17 @@ class Run:
         """Its measurements that brought something."""
         return [(name, entry) for name, entry in self.entries.items() if entry["topic"] == topic and name in self.rows]
 
-    def beside(self, own: bool) -> list[tuple[Entry, Row, float]]:
-        """Rows beside a peer, or beside another way of Imbrex, with its time over ours; the worst first."""
-        found = [
-            (self.entries[name], one, one["peer_us"] / one["us"])
-            for name, rows in self.rows.items()
-            for one in rows
+    def ratios(self, name: str, own: bool) -> list[tuple[Row, float]]:
+        """A measurement's rows beside a peer, or beside another way of Imbrex, with its time over ours."""
+        return [
+            (one, one["peer_us"] / one["us"])
+            for one in self.rows.get(name, [])
             if one.get("peer_us", 0) > 0 and one["us"] > 0 and bool(one.get("own")) == own
         ]
+
+    def beside(self, own: bool) -> list[tuple[Entry, Row, float]]:
+        """Rows beside a peer, or beside another way of Imbrex, with its time over ours; the worst first."""
+        found = [(entry, one, ratio) for name, entry in self.entries.items() for one, ratio in self.ratios(name, own)]
         return sorted(found, key=lambda item: item[2])
 
 

@@ -7,7 +7,6 @@ usage: tables.py [--check]    --check: changes nothing, and fails where the page
 
 from __future__ import annotations
 
-import math
 import sys
 from pathlib import Path
 
@@ -15,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "bench"))
 
 from page import Run, number, on_what  # noqa: E402
-from report import write_or_check  # type: ignore[import-not-found]  # noqa: E402
+from report import geometric_mean, heading, line, write_or_check  # type: ignore[import-not-found]  # noqa: E402
 from rows import counts_of  # noqa: E402
 
 DOCUMENT = ROOT / "bench/results/all.md"
@@ -27,26 +26,21 @@ What [`imbrex bench all`](../../docs/benchmarks.md) measured on each machine.
 """
 
 
-def line(cells: list[str]) -> str:
-    """A row of a table."""
-    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
-
-
 def table(head: list[str], rows: list[list[str]]) -> list[str]:
     """In Markdown."""
-    return [line(head), "|" + "---|" * len(head), *map(line, rows)] if rows else ["None."]
+    lines = [line([cell.replace("|", "\\|") for cell in cells]) for cells in rows]
+    return [*heading(head), *lines] if rows else ["None."]
 
 
 def summary(run: Run) -> list[list[str]]:
     """A measurement's rows beside peers, in short."""
     found = []
-    for name, rows in run.rows.items():
-        ratios = [r["peer_us"] / r["us"] for r in rows if r.get("peer_us", 0) > 0 and r["us"] > 0 and not r.get("own")]
-        if ratios:
-            mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
-            entry = run.entries[name]
+    for name, entry in run.entries.items():
+        if ratios := [ratio for _, ratio in run.ratios(name, False)]:
             words = [entry["topic"], f"`{name}`", entry["title"], str(len(ratios))]
-            found.append([*words, f"{mean:.3f}", f"{min(ratios):.3f}", str(sum(ratio < 1 for ratio in ratios))])
+            found.append(
+                [*words, f"{geometric_mean(ratios):.3f}", f"{min(ratios):.3f}", str(sum(ratio < 1 for ratio in ratios))]
+            )
     return found
 
 

@@ -311,8 +311,8 @@ def main():
         if not steps:
             sys.exit(f"{MEASURED}: nothing was measured that a step needs")
         print(f"steps: {', '.join(steps)}", flush=True)
-        told = "constants that no measurement of them tells are those of 4xh200"
-        machine.json |= {"name": options.name, "about": f"{machine.json['devices']} {GPU}; {told}"}
+        rest = "constants that no measurement of them tells are those of 4xh200"
+        machine.json |= {"name": options.name, "about": f"{machine.json['devices']} {GPU}; {rest}"}
     for step in STEPS:
         if step in steps:
             STEPS[step](program, machine)
