@@ -41,7 +41,8 @@ void Control::wait(double limit, const std::function<bool()>& done, const std::f
   Backoff backoff;
   const auto begin = Clock::now();
   for (;;) {
-    // What a rank did before it failed counts: its failure is looked for first, and brings all that came before.
+    // What a rank did before it failed counts: its failure is looked for first, and brings all that came before. What a
+    // rank of a third host said may still be on its way.
     const bool failed = has_failed();
     if (done()) return;
     if (failed) throw_failure();

@@ -152,8 +152,8 @@ int run(int count, char** words) {
   }
   if (mode == "throw-late") {
     const auto world = World::from_environment();
-    world->barrier();
     try {
+      world->barrier();  // a failure may come before what a third host said
       if (rank == number(words[2])) throw std::runtime_error("the rank's own reason");
       world->barrier();
     } catch (const Error& error) {
@@ -208,8 +208,8 @@ int run(int count, char** words) {
     runtime::Calls& calls = runtime::calls_of(*world);
     const bool refuses = rank == number(words[2]);
     for (int call = 0; call < 20; ++call) calls.refuse(std::string_view("all refuse it"));
-    world->barrier();
     try {
+      world->barrier();  // a failure may come before what a third host said
       if (refuses)
         calls.refuse(std::string_view("it is Tuesday"));
       else

@@ -51,6 +51,7 @@ class RandomDriver {
   bool given_up() const { return device::load_relaxed(&context_.handle().group.own->abort) != 0; }
   std::uint32_t draw(std::uint32_t below) { return static_cast<std::uint32_t>(random_() % below); }
   Area& own() { return areas_[context_.pe() * random_blocks + block_index()]; }
+  const Area& there(std::uint32_t pe) { return *device::at_rank(context_.handle().group, &own(), pe); }
 
   // So many cells_each that nothing is under way to.
   std::uint32_t untouched(std::uint32_t pe, std::uint32_t count, std::uint32_t alignment = 1) {
@@ -75,10 +76,9 @@ class RandomDriver {
     context_.quiet();
     if (given_up()) return;
     for (std::uint32_t pe = 0; pe < context_.pes(); ++pe) {
-      const Area& there = *device::at_rank(context_.handle().group, &own(), pe);
       for (std::uint32_t i = 0; i < cells_each; ++i)
-        if (touched_[pe][i]) expect(words::load(&there.cell[i]), known_[pe][i]);
-      expect(words::load(&there.signal), signals_[pe]);
+        if (touched_[pe][i]) expect(words::load(&there(pe).cell[i]), known_[pe][i]);
+      expect(words::load(&there(pe).signal), signals_[pe]);
       touched_[pe].fill(false);
     }
     for (std::uint32_t i = 0; i < landed_; ++i) expect(words::load(&own().landing[i]), landing_[i]);
@@ -146,6 +146,7 @@ class RandomDriver {
       case 7: {
         // Two signals' order is that of calls only where a quiet lies between.
         context_.pe_quiet(pe);
+        expect(words::load(&there(pe).signal), signals_[pe]);  // what was added is seen before it is overwritten
         const std::uint32_t first = untouched(pe, count);
         context_.put_signal(&cell[first], fresh(pe, first, count, true), count, &own().signal, signals_[pe] = random_(),
                             SignalOperation::set, pe);

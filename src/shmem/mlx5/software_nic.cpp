@@ -104,14 +104,18 @@ void SoftwareNic::step(Lane& lane) {
     ++live_.flushed;
   } else {
     const std::uint64_t number = live_.requests++;
-    const bool addition = (be32(request.segment[0].word[0]) & 0xff) == opcode_of(Verb::fetch_add);
-    if (addition && number >= options_.repeat_at) {
+    const std::uint32_t opcode = be32(request.segment[0].word[0]) & 0xff;
+    // Several words, because others may be lost unseen: a read may bring what was there before.
+    const bool has_words = opcode == opcode_of(Verb::write) && (be32(request.segment[2].word[0]) & ~inline_bit) > 8;
+    const bool lost = has_words && number >= options_.lose_at;
+    if (lost) options_.lose_at = none;
+    if (opcode == opcode_of(Verb::fetch_add) && number >= options_.repeat_at) {
       execute(port, request, index);
       options_.repeat_at = none;
     }
     if (number == options_.refuse_at)
       syndrome = options_.syndrome;
-    else if (number != options_.lose_at)
+    else if (!lost)
       syndrome = execute(port, request, index);
     if (syndrome != 0) lane.failed = true, ++live_.refused;
   }

@@ -20,8 +20,8 @@ struct NicOptions {
   bool double_doorbells = false;   ///< now and then a doorbell counts that did not ring again
   std::uint64_t refuse_at = none;  ///< this request, counted over all queues, gets `syndrome`
   std::uint32_t syndrome = 0x13;
-  std::uint64_t stop_at = none;    ///< behind so many requests it does nothing more
-  std::uint64_t lose_at = none;    ///< this one it does not do, and says it did
+  std::uint64_t stop_at = none;  ///< behind so many requests it does nothing more
+  std::uint64_t lose_at = none;  ///< the first write of several words from this one on it does not do, and says it did
   std::uint64_t repeat_at = none;  ///< the first addition from this one on it does twice
 };
 

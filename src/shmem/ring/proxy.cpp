@@ -136,7 +136,11 @@ bool Proxy::take(std::uint32_t number) {
 
   const std::uint64_t order = descriptors_++;
   Work& work = lane.work;
-  if (order == options_.lose_at) work.count = 0;
+  // Several words, because others may be lost unseen: a get may bring what was there before.
+  if (order >= options_.lose_at && work.count > 0 && work.transfer[0].verb == Verb::put && work.transfer[0].bytes > 8) {
+    work.count = 0;
+    options_.lose_at = none;
+  }
   if (order >= options_.repeat_at && work.count == 1 && work.transfer[0].verb == Verb::fetch_add) {
     work.transfer[work.count++] = work.transfer[0];
     options_.repeat_at = none;

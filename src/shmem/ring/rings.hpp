@@ -32,7 +32,7 @@ struct RingOptions {
   std::uint64_t seed = 1;          ///< of its pauses
   double max_pause = 0;            ///< the longest random pause between descriptors, seconds
   std::uint64_t stop_at = none;    ///< behind so many descriptors the thread takes no more
-  std::uint64_t lose_at = none;    ///< this one it does not do, and says it did
+  std::uint64_t lose_at = none;    ///< the first put of several words from this one on it does not do, and says it did
   std::uint64_t repeat_at = none;  ///< the first addition from this one on it does twice
 };
 

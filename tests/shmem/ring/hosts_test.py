@@ -18,6 +18,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "runtime/hosts"))
 import namespaces  # noqa: E402
 
 RANK, PROGRAM = os.environ["IMBREX_HOSTS_RANK"], os.environ["IMBREX_PROGRAM"]
+NEVER = "/nowhere"  # the file that ends rings of puts
 
 # Sends to each port what no rank sends: nothing, noise, one connection's noise for another, a head that asks for much.
 HOSTILE = """
@@ -112,12 +113,12 @@ class Rings(namespaces.Network):
         limit = 4
         for cut in "ba":
             with self.subTest(cut):
-                ranks = self.start("aabb", RANK, "ring", 60, limit=limit)
+                ranks = self.start("aabb", RANK, "ring", NEVER, limit=limit)
                 time.sleep(2)
                 self.expect_cut_off("aabb", cut, ranks, limit)
 
     def test_a_rank_is_killed(self):
-        ranks = self.start("aabb", RANK, "ring", 60, limit=10)
+        ranks = self.start("aabb", RANK, "ring", NEVER, limit=10)
         time.sleep(1.5)
         ranks[3].kill()
         begin = time.monotonic()
@@ -128,24 +129,34 @@ class Rings(namespaces.Network):
             self.assertRegex(errors, "rank 3|PE 3")
 
     def test_strangers_disturb_nobody(self):
-        ranks = self.start("aabb", RANK, "ring", 10, limit=20)
-        strangers = []
-        for name in "ab":
-            ports = []
-            for _ in range(100):  # until the PEs have met, and libfabric alone listens
-                table = subprocess.run(self.hosts[name].inside("cat", "/proc/net/tcp", "/proc/net/tcp6"), text=True,
-                                       capture_output=True, check=True).stdout
-                rows = [line.split() for line in table.splitlines()]
-                last, ports = ports, [str(int(row[1].split(":")[1], 16)) for row in rows if row[3] == "0A"]
-                if len(ports) == 2 and ports == last:
-                    break
-                time.sleep(0.1)
-            self.assertEqual(len(ports), 2, table)
-            strangers.append(subprocess.Popen(self.hosts["c"].inside(
-                sys.executable, "-c", HOSTILE, self.hosts[name].address, str(random.randrange(1 << 30)), *ports)))
-        self.expect_well(ranks)
-        for stranger in strangers:
-            self.assertEqual(stranger.wait(timeout=30), 0)
+        with tempfile.TemporaryDirectory() as folder:
+            end = Path(folder, "end")
+            ranks = self.start("aabb", RANK, "ring", end, limit=20)
+            strangers = []
+            for name in "ab":
+                ports = self.ports_of_libfabric(name, ranks)
+                strangers.append(subprocess.Popen(self.hosts["c"].inside(
+                    sys.executable, "-c", HOSTILE, self.hosts[name].address, str(random.randrange(1 << 30)), *ports)))
+            for stranger in strangers:
+                self.assertEqual(stranger.wait(timeout=60), 0)
+            self.assertEqual([rank.poll() for rank in ranks], [None] * 4)
+            end.touch()
+            self.expect_well(ranks)
+
+    def ports_of_libfabric(self, name, ranks):
+        """Where two PEs of that host listen, once they have met, so that libfabric alone does."""
+        ports, deadline = [], time.monotonic() + 60
+        while time.monotonic() < deadline and all(rank.poll() is None for rank in ranks):
+            table = subprocess.run(self.hosts[name].inside("cat", "/proc/net/tcp", "/proc/net/tcp6"), text=True,
+                                   capture_output=True, check=True).stdout
+            rows = [line.split() for line in table.splitlines()]
+            last, ports = ports, [str(int(row[1].split(":")[1], 16)) for row in rows if row[3] == "0A"]
+            if len(ports) == 2 and ports == last:
+                return ports
+            time.sleep(0.1)
+        for rank in ranks:
+            rank.kill()
+        self.fail(f"ports {ports} of host {name}, not two: {self.ends(ranks)}")
 
 
 if __name__ == "__main__":
