@@ -302,7 +302,8 @@ std::optional<Plan> PlanOptions::read_plan() const {
     if (unchecked) refuse("--unchecked is about --plan, which was not given");
     return std::nullopt;
   }
-  Plan plan = naming(plan_file + ": ", [&] { return parse_plan(read_file(plan_file)); });
+  const std::string text = read_file(plan_file);
+  Plan plan = naming(plan_file + ": ", [&] { return parse_plan(text); });
   const Problem& problem = plan.problem;
   const auto expect_same = [&](const char* name, const auto& given, const auto& planned) {
     if (app->get_option(name)->count() > 0 && given != planned)
