@@ -63,7 +63,7 @@ TEST(SparseSolver, ALostPeIsNamed) {
   void* shared = mmap(nullptr, sizeof(int), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   ASSERT_NE(shared, MAP_FAILED);
   const std::atomic_ref<int> told(*static_cast<int*>(shared));
-  const int code = run_processes(3, {.heap_bytes = std::size_t{32} << 20, .wait_limit = 10}, [&](World& world) {
+  const int code = run_processes(3, {.heap_bytes = std::size_t{32} << 20, .wait_limit = 40}, [&](World& world) {
     const test::Analysed analysed(world, subject);
     shmem::Heap heap(world, {.device = Device::cpu, .bytes = std::size_t{1} << 20});
     Solver<double> solver(heap, analysed.schedule, {});
@@ -80,7 +80,7 @@ TEST(SparseSolver, ALostPeIsNamed) {
   EXPECT_EQ(code, 3);
   EXPECT_EQ(told.load(), 2);
   munmap(shared, sizeof(int));
-  EXPECT_LT(std::chrono::steady_clock::now() - began, std::chrono::seconds(9));
+  EXPECT_LT(std::chrono::steady_clock::now() - began, std::chrono::seconds(30));
 }
 
 }  // namespace

@@ -78,7 +78,7 @@ class Network(unittest.TestCase):
 
     def ends(self, ranks):
         """Exit code and standard error of each."""
-        errors = [rank.communicate(timeout=120)[1] for rank in ranks]
+        errors = [rank.communicate(timeout=300)[1] for rank in ranks]
         return [(rank.returncode, text) for rank, text in zip(ranks, errors)]
 
     def expect_well(self, ranks):
