@@ -22,6 +22,12 @@ using CollectiveBody = std::function<void(World&, cuda::CudaCollectives&, cudaSt
 int run_collectives(int ranks, const cuda::CollectivesOptions& options, double wait_limit, Trouble& trouble,
                     const CollectiveBody& body);
 
+/// Makes ready for a call on this rank, and returns the call, which keeps what it needs.
+using CallMaker = std::function<std::function<void()>(World&, cuda::CudaCollectives&, cudaStream_t)>;
+
+/// Rank 1 of two never calls: both end, each with a message that names what rank 0 waited for and has `parts`.
+void expect_waits_end(const CallMaker& ready, const std::vector<std::string>& parts);
+
 /// Replays a graph of calls, one for each case: 20 times 100 replays, between which each of `objects` is filled and
 /// says what it finds wrong.
 template <typename Case, typename Object>

@@ -17,6 +17,7 @@
 #include "execute/cuda/lanes/stream_execution.hpp"
 #include "execute/cuda/refusal.hpp"
 #include "gpu/harness/ranks.hpp"
+#include "gpu/harness/skips.hpp"
 #include "imbrex/error.hpp"
 #include "imbrex/gpu.hpp"
 #include "jobs/operand_memory.hpp"
@@ -270,9 +271,25 @@ std::vector<int> rank_counts(int least) {
   return counts;
 }
 
+std::vector<int> two_and_four() {
+  std::vector<int> counts{2};
+  if (gpus() >= 4) counts.push_back(4);
+  return counts;
+}
+
+bool by_time_slices() { return ranks_are_processes() && ranks_per_gpu() > 1 && !mps_runs(); }
+
 int cases(int usual) {
   const char* text = std::getenv("IMBREX_TEST_GPU_CASES");
   return text != nullptr ? std::atoi(text) : usual;
+}
+
+GpuCase exact_case() {
+  GpuCase c;
+  c.options.heap_bytes = std::size_t{1} << 27;
+  c.whole_numbers = true;
+  c.wait_limit = 30;
+  return c;
 }
 
 std::vector<Outcome> run_on_gpus(const std::vector<Plan>& plans, const GpuCase& c) {

@@ -54,6 +54,12 @@ int most_ranks();
 /// The numbers among 1, 2, 3, 4 and 8 ranks, from `least` on, that there are GPUs for.
 std::vector<int> rank_counts(int least);
 
+/// 2 ranks, and 4 where there are GPUs for them.
+std::vector<int> two_and_four();
+
+/// Processes that share a GPU by time slices: a wait for a peer takes milliseconds there.
+bool by_time_slices();
+
 /// Bytes of a workspace of collectives that leaves so many ranks few slots: as many for each as four have of the least
 /// that is taken.
 constexpr std::size_t small_workspace(int ranks) { return std::size_t(ranks > 4 ? ranks : 4) << 22; }
@@ -87,6 +93,9 @@ Outcome run_on_gpus(const Plan& plan, const GpuCase& c);
 
 /// Runs several plans of one number of ranks, one after another on one executor, until one fails.
 std::vector<Outcome> run_on_gpus(const std::vector<Plan>& plans, const GpuCase& c);
+
+/// Operands are integers, the heap has 128 MiB, and waits end after 30 s.
+GpuCase exact_case();
 
 /// Proves plans, runs them as run_on_gpus, and expects results within their bounds, of the same bits every time.
 std::vector<Outcome> expect_right(const std::vector<Plan>& plans, const GpuCase& c);

@@ -36,14 +36,6 @@ int epochs(int at_once, int in_turn) {
   return std::max(count / 2 * 2, 2);
 }
 
-GpuCase a_case() {
-  GpuCase c;
-  c.options.heap_bytes = std::size_t{1} << 27;
-  c.whole_numbers = true;
-  c.wait_limit = 30;
-  return c;
-}
-
 CudaOptions with_heap(std::size_t bytes, int ranks_per_gpu) {
   CudaOptions options;
   options.heap_bytes = bytes;
@@ -57,7 +49,7 @@ Problem exact_problem(Operator op) { return {op, 512, 256, 128, ranks, Type::fp3
 
 TEST(GpuProcesses, FusedPlansFromAGraphWithDelays) {
   NEEDS_SHARING(ranks);
-  GpuCase c = a_case();
+  GpuCase c = test::exact_case();
   c.whole_numbers = false;  // bf16 rounds
   c.options.testing.delays = 21;
   c.options.testing.max_delay = 2e-5;
@@ -73,7 +65,7 @@ TEST(GpuProcesses, FusedPlansFromAGraphWithDelays) {
 
 TEST(GpuProcesses, FusedPlansAreExactOnWholeNumbers) {
   NEEDS_SHARING(ranks);
-  GpuCase c = a_case();
+  GpuCase c = test::exact_case();
   c.repeats = epochs(20, 2);
   std::vector<Plan> plans;
   for (const Operator op : operators)
@@ -83,7 +75,7 @@ TEST(GpuProcesses, FusedPlansAreExactOnWholeNumbers) {
 
 // Half of the epochs are called, half replayed, two at a time.
 GpuCase half_replayed() {
-  GpuCase c = a_case();
+  GpuCase c = test::exact_case();
   c.repeats = epochs(100, 4) / 2;
   c.replays = c.repeats / 2;
   return c;
@@ -119,7 +111,7 @@ TEST(GpuProcesses, RingsGoThroughNccl) {
 // Imbrex' own collectives after a library's product.
 TEST(GpuProcesses, LibraryPlansGoThroughOwnCollectives) {
   NEEDS_SHARING(ranks);
-  GpuCase c = a_case();
+  GpuCase c = test::exact_case();
   c.repeats = c.replays = epochs(100, 4) / 2;
   std::vector<Plan> plans;
   for (const Operator op : operators)

@@ -36,14 +36,6 @@ int rounds(int at_once, int in_turn) {
   return std::max(text != nullptr ? std::atoi(text) : test::mps_runs() ? at_once : in_turn, 2);
 }
 
-GpuCase a_case() {
-  GpuCase c;
-  c.options.heap_bytes = std::size_t{1} << 27;
-  c.whole_numbers = true;
-  c.wait_limit = 30;
-  return c;
-}
-
 // ------------------------------------------------------------------------------------------------ one rank alone
 
 // A plan of one rank, with NCCL's collectives of one rank: tiles in two groups of rows, a sum for each.
@@ -124,7 +116,7 @@ TEST(GpuSignaled, OneRankAlone) {
       plans.push_back(gather_alone(type, kept_free));
     }
   plans.push_back(scatter_alone(Type::fp16, 0));  // after the kernel
-  GpuCase c = a_case();
+  GpuCase c = test::exact_case();
   c.repeats = 3;
   c.queued = 80;  // more than may be
   c.replays = 100;
@@ -134,7 +126,7 @@ TEST(GpuSignaled, OneRankAlone) {
 TEST(GpuSignaled, OneRankAloneWithDelays) {
   NEEDS_GPUS(1);
   NEEDS_LIBRARIES;
-  GpuCase c = a_case();
+  GpuCase c = test::exact_case();
   c.options.testing.delays = 5;
   c.options.testing.max_delay = 2e-5;
   c.replays = 500;
@@ -144,10 +136,10 @@ TEST(GpuSignaled, OneRankAloneWithDelays) {
 TEST(GpuSignaled, WhatFindsNoRoomIsRefused) {
   NEEDS_GPUS(1);
   NEEDS_LIBRARIES;
-  Outcome outcome = test::run_on_gpus(gather_alone(Type::fp16, 0), a_case());
+  Outcome outcome = test::run_on_gpus(gather_alone(Type::fp16, 0), test::exact_case());
   EXPECT_EQ(outcome.code, 2);
   EXPECT_NE(outcome.message.find("keeps 0 SMs free"), std::string::npos) << outcome.message;
-  outcome = test::run_on_gpus(gather_alone(Type::fp16, 10000), a_case());
+  outcome = test::run_on_gpus(gather_alone(Type::fp16, 10000), test::exact_case());
   EXPECT_EQ(outcome.code, 2);
   EXPECT_NE(outcome.message.find("keeps 10000 SMs free (kept_free), and GPU"), std::string::npos) << outcome.message;
 }
@@ -189,7 +181,7 @@ TEST(GpuSignaled, RandomPlansAreExact) {
   for (int i = 0; i < test::cases(test::mps_runs() ? 25 : 2); ++i)
     for (const Operator op : operators)
       plans.push_back(random_plan(random, op, random.chance(0.7) ? Type::fp16 : Type::fp32));
-  GpuCase c = a_case();
+  GpuCase c = test::exact_case();
   c.replays = 2;
   expect_exact(plans, c);
 }
@@ -203,7 +195,7 @@ TEST(GpuSignaled, RandomPlansOfTypesThatRoundAreRight) {
   for (int i = 0; i < test::cases(test::mps_runs() ? 5 : 1); ++i)
     for (const Operator op : operators)
       for (const Type type : {Type::bf16, Type::e4m3}) plans.push_back(random_plan(random, op, type));
-  GpuCase c = a_case();
+  GpuCase c = test::exact_case();
   c.whole_numbers = false;
   c.replays = 2;
   test::expect_right(plans, c);
@@ -212,7 +204,7 @@ TEST(GpuSignaled, RandomPlansOfTypesThatRoundAreRight) {
 TEST(GpuSignaled, GraphsWithDelays) {
   NEEDS_SHARING(ranks);
   NEEDS_LIBRARIES;
-  GpuCase c = a_case();
+  GpuCase c = test::exact_case();
   c.options.testing.delays = 33;
   c.options.testing.max_delay = 2e-5;
   c.replays = rounds(1000, 4);
@@ -236,7 +228,7 @@ TEST(GpuSignaled, SharesAnExecutorWithOtherPlans) {
   const Problem p{Operator::gemm_reduce_scatter, 512, 256, 128, ranks, Type::fp32};
   const Plan signaled = make_plan(p, Strategy::signaled, {.groups = {1}, .kept_free = 4, .partial = Type::fp32}),
              sequential = make_plan(p, Strategy::sequential, {.partial = Type::fp32});
-  expect_exact({signaled, sequential, signaled}, a_case());
+  expect_exact({signaled, sequential, signaled}, test::exact_case());
 }
 
 // ------------------------------------------------------------------------------------------------ lost ranks

@@ -9,7 +9,6 @@
 
 #include "gpu/harness/gpu_case.hpp"
 #include "gpu/harness/ranks.hpp"
-#include "gpu/harness/skips.hpp"
 #include "gpu/harness/stream.hpp"
 #include "runtime/cuda/check.hpp"
 #include "shmem/ring/gpu_parts.hpp"
@@ -18,22 +17,12 @@
 namespace imbrex::shmem::test {
 namespace {
 
+using imbrex::test::by_time_slices, imbrex::test::two_and_four;
 using imbrex::test::SharedArray, imbrex::test::Stream, imbrex::test::Trouble;
 
 constexpr WorldOptions world_options{.heap_bytes = std::size_t{16} << 20, .wait_limit = 30};
 constexpr HeapOptions heap_options{.device = Device::cuda, .bytes = std::size_t{16} << 20};
 constexpr ring::RingOptions ring_options{.contexts = 8, .slots = 64};
-
-// Processes that share a GPU by time slices: a wait for a peer takes milliseconds there.
-bool by_time_slices() {
-  return imbrex::test::ranks_are_processes() && imbrex::test::ranks_per_gpu() > 1 && !imbrex::test::mps_runs();
-}
-
-std::vector<int> numbers_of_pes() {
-  std::vector<int> numbers{2};
-  if (imbrex::test::gpus() >= 4) numbers.push_back(4);
-  return numbers;
-}
 
 // Each so many cases are run: a copy of a few bytes takes microseconds here, and a case of many single elements a
 // second.
@@ -58,7 +47,7 @@ struct Pe {
 };
 
 void expect_all(const std::vector<Case>& cases, std::size_t step) {
-  for (const int pes : numbers_of_pes()) {
+  for (const int pes : two_and_four()) {
     Trouble trouble;
     const int code = imbrex::test::on_world(pes, world_options, [&](World& world) {
       Pe pe(world);
@@ -89,7 +78,7 @@ TEST_P(GpuShmemRingLitmus, Holds) {
   NEEDS_GPUS(2);
   const auto what = static_cast<Litmus>(GetParam());
   const std::uint64_t rounds = by_time_slices() ? 10 : 500;
-  for (const int pes : numbers_of_pes())
+  for (const int pes : two_and_four())
     for (const bool own : {false, true}) {
       SharedArray<std::uint64_t> wrong(static_cast<std::size_t>(pes));
       const int code = imbrex::test::on_world(pes, world_options, [&](World& world) {
@@ -110,7 +99,7 @@ TEST(GpuShmemRing, RegisteredPutsComeWhole) {
   NEEDS_GPUS(2);
   const std::uint64_t rounds = by_time_slices() ? 10 : 2000;
   constexpr std::uint32_t count = 300;
-  for (const int pes : numbers_of_pes()) {
+  for (const int pes : two_and_four()) {
     Trouble trouble;
     const int code = imbrex::test::on_world(pes, world_options, [&](World& world) {
       Pe pe(world);

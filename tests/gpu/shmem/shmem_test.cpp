@@ -24,20 +24,10 @@
 namespace imbrex::shmem::test {
 namespace {
 
+using imbrex::test::by_time_slices, imbrex::test::two_and_four;
 using imbrex::test::SharedArray, imbrex::test::Stream, imbrex::test::Trouble;
 
 constexpr WorldOptions world_options{.heap_bytes = std::size_t{16} << 20, .wait_limit = 30};
-
-// Processes that share a GPU by time slices: a wait for a peer takes milliseconds there.
-bool by_time_slices() {
-  return imbrex::test::ranks_are_processes() && imbrex::test::ranks_per_gpu() > 1 && !imbrex::test::mps_runs();
-}
-
-std::vector<int> numbers_of_pes() {
-  std::vector<int> numbers{2};
-  if (imbrex::test::gpus() >= 4) numbers.push_back(4);
-  return numbers;
-}
 
 struct Pe {
   Pe(World& world, const HeapOptions& options)
@@ -66,7 +56,7 @@ void expect_all(const std::vector<Case>& cases, int pes, std::size_t every) {
 }
 
 void expect_all(const std::vector<Case>& cases, std::size_t every_by_slices) {
-  for (const int pes : numbers_of_pes()) expect_all(cases, pes, by_time_slices() ? every_by_slices : 1);
+  for (const int pes : two_and_four()) expect_all(cases, pes, by_time_slices() ? every_by_slices : 1);
 }
 
 TEST(GpuShmem, HasItsCases) {
@@ -108,7 +98,7 @@ TEST(GpuShmem, MovesByTheBulkEngine) {
 
 // What a PE and its peers see of one litmus test: whether a wait gave up, and how often what must not be.
 void expect_litmus(Litmus what, bool ordered, bool reordering) {
-  for (const int pes : numbers_of_pes()) {
+  for (const int pes : two_and_four()) {
     // By time slices a round takes as long as thousands elsewhere.
     const std::uint64_t rounds = by_time_slices() ? 40 : 10000;
     SharedArray<std::uint64_t> wrong(static_cast<std::size_t>(pes));
@@ -163,7 +153,7 @@ INSTANTIATE_TEST_SUITE_P(All, GpuShmemLitmus, testing::Range(0, litmuses));
 TEST(GpuShmem, TenThousandReplays) {
   NEEDS_GPUS(2);
   const int replays = by_time_slices() ? 20 : 10000;
-  for (const int pes : numbers_of_pes()) {
+  for (const int pes : two_and_four()) {
     Trouble trouble;
     const int code = imbrex::test::on_world(pes, world_options, [&](World& world) {
       Pe pe(world, heap_options);
@@ -221,7 +211,7 @@ enum class Loss { killed, fails, stays_away };
 
 // PE 1 is lost, the others wait for it: they are told, in time.
 void expect_told(Loss loss, double limit, const std::string& wanted) {
-  const int pes = numbers_of_pes().back();
+  const int pes = two_and_four().back();
   Trouble trouble;
   SharedArray<int> told(static_cast<std::size_t>(pes));
   WorldOptions options = world_options;
