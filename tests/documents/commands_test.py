@@ -61,8 +61,8 @@ def run_page(program, page, elsewhere):
         if not ON_GPUS:
             environment["CUDA_VISIBLE_DEVICES"] = ""
         for lines, shown, files in commands(read(page)):
-            for name, text in files.items():
-                (folder / name).write_text(text)
+            for file, text in files.items():
+                (folder / file).write_text(text)
             printed, complete = "", True
             for line in lines:
                 if cannot_start(line):

@@ -32,6 +32,13 @@ class Host:
     def inside(self, *words):
         return ["nsenter", "-t", str(self.holder.pid), "-n", *words]
 
+    def listening(self):
+        """Address and port, in hexadecimal as the system's table has them, of each TCP socket that listens."""
+        table = subprocess.run(self.inside("cat", "/proc/net/tcp", "/proc/net/tcp6"), text=True, capture_output=True,
+                               check=True).stdout
+        rows = [line.split() for line in table.splitlines()]
+        return [tuple(row[1].split(":")) for row in rows if row[3] == "0A"]
+
     def cut(self):
         run("ip", "link", "set", self.link, "down")
 

@@ -23,11 +23,8 @@ class Worlds(namespaces.Network):
     def test_bound_to_an_interface(self):
         ranks = self.start("ab", PROGRAM, "storm", 2, 50, limit=20, also={"IMBREX_INTERFACE": "eth0"}, only=[0])
         time.sleep(0.5)
-        table = subprocess.run(self.hosts["a"].inside("cat", "/proc/net/tcp", "/proc/net/tcp6"), text=True,
-                               capture_output=True, check=True).stdout
-        rows = [line.split() for line in table.splitlines()]
-        listening = [row[1] for row in rows if row[1].endswith(f":{PORT:04X}") and row[3] == "0A"]
-        self.assertEqual(listening, [f"01004D0A:{PORT:04X}"], table)
+        listening = self.hosts["a"].listening()
+        self.assertEqual([one for one in listening if one[1] == f"{PORT:04X}"], [("01004D0A", f"{PORT:04X}")], listening)
         for rank in ranks:
             rank.kill()
         self.ends(ranks)

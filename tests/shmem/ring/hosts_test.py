@@ -147,10 +147,7 @@ class Rings(namespaces.Network):
         """Where two PEs of that host listen, once they have met, so that libfabric alone does."""
         ports, deadline = [], time.monotonic() + 60
         while time.monotonic() < deadline and all(rank.poll() is None for rank in ranks):
-            table = subprocess.run(self.hosts[name].inside("cat", "/proc/net/tcp", "/proc/net/tcp6"), text=True,
-                                   capture_output=True, check=True).stdout
-            rows = [line.split() for line in table.splitlines()]
-            last, ports = ports, [str(int(row[1].split(":")[1], 16)) for row in rows if row[3] == "0A"]
+            last, ports = ports, [str(int(port, 16)) for _, port in self.hosts[name].listening()]
             if len(ports) == 2 and ports == last:
                 return ports
             time.sleep(0.1)
