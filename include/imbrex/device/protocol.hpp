@@ -147,8 +147,9 @@ struct Cadence {
   std::uint32_t ask = 256;         ///< each so many: at the host's
 };
 
-/// Bounds a loop of polls: asked after a poll that failed, says whether to go on. `where` as in give_up.
-template <Cadence cadence = Cadence{}>
+/// Bounds a loop of polls: asked after a poll that failed, says whether to go on. `where` as in give_up. The count of
+/// polls may wrap: the clock is started once, at the first look at it.
+template <Cadence cadence = Cadence{}, typename Count = std::uint32_t>
 class BoundedPolls {
  public:
   template <typename Where>
@@ -157,7 +158,7 @@ class BoundedPolls {
     if (cadence.pause != 0 && polls_ > cadence.pause_after) pause_ns(cadence.pause);
     if (polls_ % cadence.look != 0) return true;
     const std::uint64_t now = now_ns();
-    if (polls_ == cadence.look) begin_ = now;
+    if (begin_ == 0) begin_ = now;  // the clock is never 0
     if (given_up(g, polls_ % cadence.ask == 0)) return false;
     if (now - begin_ <= g.limit_ns) return true;
     give_up(g, where);
@@ -166,7 +167,7 @@ class BoundedPolls {
 
  private:
   std::uint64_t begin_ = 0;
-  std::uint32_t polls_ = 0;
+  Count polls_ = 0;
 };
 
 /// Until met() is true; false if that took too long, or some rank gave up.
