@@ -100,8 +100,9 @@ void Call::read() {
            ": they must be of one type");
   if (a.size(a.dims() - 1) != b.size(0))
     refuse("a is " + a.shape() + ", b " + b.shape() + ": a's last dimension must be b's first");
-  for (const Tensor* one : {&a, &b})
-    if (one->count() == 0) refuse(std::string(one->name()) + " is " + one->shape() + ": no dimension may be 0");
+  // All ranks may have no rows.
+  for (const std::int64_t size : {b.size(0), b.size(1)})
+    if (size == 0) refuse("a is " + a.shape() + ", b " + b.shape() + ": only a's rows may be none");
   if (!scale_a != !scale_b) refuse("scale_a and scale_b: both must be given, or neither");
   if (scale_a && a.type() != IMBREX_E4M3)
     refuse(std::string("scale_a with a of type ") + name_of(a.type()) + ": only float8_e4m3fn has scales");
@@ -220,53 +221,60 @@ Ready ready_of(const Call& call, Made& made, const imbrex_operand* operands) {
   return result;
 }
 
-// A call with a form, which is a plain one, is ready after this.
+// A call with a form, which is a plain one, is ready after this, unless it has no rows.
 void run(Call& call, const Form* form = nullptr) {
-  call.read();
-  call.read_further();
+  // First: peers whose call is right connect the group, too.
   Group& group = find_group(call.group);
-  void* const stream = call.a.on_gpu() ? current_stream(call.a.device_index()) : nullptr;
-  call.make_out(group.size);
-  const imbrex_gemm gemm = call.gemm(group.size);
-  for (Call::Further& further : call.more)
-    if (further.b) further.out = call.gathered_rows(group.size, further.b.size(1), call.out_type());
-  if (call.gathers) call.gathered = call.gathered_rows(group.size, call.b.size(0), call.a.type());
-
+  const std::lock_guard lock(group.mutex);
   std::array<imbrex_operand, 11> operands;
   std::size_t count = 0;
-  operands[count++] = {"a", call.a.matrix(call.dim)};
-  operands[count++] = {"b", call.b.view()};
-  if (call.bias) operands[count++] = {"bias", call.bias.view()};
-  if (call.scale_a) {
-    operands[count++] = {"a_scale", call.scale_a.view()};
-    operands[count++] = {"b_scale", call.scale_b.view()};
-  }
-  operands[count++] = {"out", call.out.matrix(call.dim)};
-  constexpr const char* names[][3] = {{"b1", "bias1", "out1"}, {"b2", "bias2", "out2"}};
-  for (std::size_t i = 0; i < call.more.size(); ++i) {
-    const auto& [b, bias, out] = call.more[i];
-    if (!b) break;
-    operands[count++] = {names[i][0], b.view()};
-    if (bias) operands[count++] = {names[i][1], bias.view()};
-    operands[count++] = {names[i][2], out.matrix(call.dim)};
-  }
-  if (call.gathered) operands[count++] = {"gathered", call.gathered.matrix(call.dim)};
+  void* stream = nullptr;
+  Made* made = nullptr;
+  prepare_call(group, [&] {
+    call.read();
+    call.read_further();
+    stream = call.a.on_gpu() ? current_stream(call.a.device_index()) : nullptr;
+    call.make_out(group.size);
+    for (Call::Further& further : call.more)
+      if (further.b) further.out = call.gathered_rows(group.size, further.b.size(1), call.out_type());
+    if (call.gathers) call.gathered = call.gathered_rows(group.size, call.b.size(0), call.a.type());
+    if (call.a.count() == 0) return;
+    const imbrex_gemm gemm = call.gemm(group.size);
 
-  const std::lock_guard lock(group.mutex);
-  Made& made = find_or_make(group, key_of(call, gemm), call.a.on_gpu(), stream, [&] {
-    imbrex_operator_options options{};
-    options.size = sizeof(options);
-    options.device = call.a.on_gpu() ? IMBREX_CUDA : IMBREX_CPU;
-    options.cpu_workers = group.cpu_workers;
-    options.codec = call.codec ? call.codec->c_str() : nullptr;
-    Made result;
-    check(imbrex_operator_make(group.world, call.kind, &gemm, &options, &result.product));
-    return result;
+    operands[count++] = {"a", call.a.matrix(call.dim)};
+    operands[count++] = {"b", call.b.view()};
+    if (call.bias) operands[count++] = {"bias", call.bias.view()};
+    if (call.scale_a) {
+      operands[count++] = {"a_scale", call.scale_a.view()};
+      operands[count++] = {"b_scale", call.scale_b.view()};
+    }
+    operands[count++] = {"out", call.out.matrix(call.dim)};
+    constexpr const char* names[][3] = {{"b1", "bias1", "out1"}, {"b2", "bias2", "out2"}};
+    for (std::size_t i = 0; i < call.more.size(); ++i) {
+      const auto& [b, bias, out] = call.more[i];
+      if (!b) break;
+      operands[count++] = {names[i][0], b.view()};
+      if (bias) operands[count++] = {names[i][1], bias.view()};
+      operands[count++] = {names[i][2], out.matrix(call.dim)};
+    }
+    if (call.gathered) operands[count++] = {"gathered", call.gathered.matrix(call.dim)};
+
+    made = &find_or_make(group, key_of(call, gemm), call.a.on_gpu(), stream, [&] {
+      imbrex_operator_options options{};
+      options.size = sizeof(options);
+      options.device = call.a.on_gpu() ? IMBREX_CUDA : IMBREX_CPU;
+      options.cpu_workers = group.cpu_workers;
+      options.codec = call.codec ? call.codec->c_str() : nullptr;
+      Made result;
+      check(imbrex_operator_make(group.world, call.kind, &gemm, &options, &result.product));
+      return result;
+    });
   });
-  check(imbrex_operator_run(made.product, operands.data(), count, stream));
+  if (made == nullptr) return skip_call(group, "a is " + call.a.shape() + ": the rows must be as many on every rank");
+  check(imbrex_operator_run(made->product, operands.data(), count, stream));
   if (!form) return;
   if (group.ready.size() >= most_forms) group.ready.clear();
-  group.ready.insert_or_assign(*form, ready_of(call, made, operands.data()));
+  group.ready.insert_or_assign(*form, ready_of(call, *made, operands.data()));
 }
 
 // Runs the call if one of its form is ready, and makes its result where there is none.
@@ -280,7 +288,6 @@ bool run_again(Group& group, const Form& form, const Tensor& a, const Tensor& b,
   operands[0].view.data = a.data();
   operands[1].view.data = b.data();
   operands[2].view.data = out.data();
-  ready.made->used = ++group.calls;
   void* const stream = ready.made->on_gpu ? current_stream(a.device_index()) : nullptr;
   check(imbrex_operator_run(ready.made->product, operands.data(), operands.size(), stream));
   return true;

@@ -48,11 +48,12 @@ void Made::destroy() const noexcept {
   imbrex_collective_destroy(collective);
 }
 
-// The ranks destroy objects together, in one order: that of their calls, which is the same on every rank.
+// The ranks destroy objects together, in one order: that in which they made them. A rank that refuses a call does not
+// come to its object, so who used one last is not the same on every rank.
 Group::~Group() {
   std::vector<Made> all;
   for (const auto& [key, one] : made) all.push_back(one);
-  std::ranges::sort(all, {}, &Made::used);
+  std::ranges::sort(all, {}, &Made::number);
   for (const Made& one : all) one.destroy();
 }
 
@@ -62,7 +63,7 @@ void Group::make_room() {
   for (auto one = made.begin(); one != made.end(); ++one) {
     if (one->second.on_gpu) continue;
     ++on_cpu;
-    if (oldest == made.end() || one->second.used < oldest->second.used) oldest = one;
+    if (oldest == made.end() || one->second.number < oldest->second.number) oldest = one;
   }
   if (on_cpu < most_on_cpu) return;
   if (oldest->second.collective == last) last = nullptr;
@@ -84,6 +85,10 @@ Group& find_group(std::string_view given) {
   if (Group* found = all.find(name)) return *found;
   fail(IMBREX_RUNTIME_FAILURE, "group '" + name + "' was not connected");
 }
+
+void refuse_call(Group& group, const char* reason) noexcept { imbrex_world_refuse_call(group.world, reason); }
+
+void skip_call(Group& group, const std::string& reason) { check(imbrex_world_skip_call(group.world, reason.c_str())); }
 
 void expect_no_capture(void* stream) {
   if (is_capturing(stream))
@@ -134,9 +139,17 @@ imbrex_status imbrex_torch_check(const char* name) {
     Group* group = registry().find(name);
     if (!group) return;
     const std::lock_guard lock(group->mutex);
-    check(imbrex_world_check(group->world));
+    check(imbrex_world_check_calls(group->world));
     for (const auto& [key, one] : group->made)
       if (one.product) check(imbrex_operator_check(one.product));
+  });
+}
+
+imbrex_status imbrex_torch_refuse(const char* name, const char* reason) {
+  return guarded([&] {
+    Group& group = find_group(name);
+    const std::lock_guard lock(group.mutex);
+    refuse_call(group, reason);
   });
 }
 

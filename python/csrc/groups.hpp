@@ -48,7 +48,7 @@ struct Made {
   imbrex_operator* product = nullptr;
   imbrex_collective* collective = nullptr;
   bool on_gpu = false;
-  std::uint64_t used = 0;  ///< number of the group's call that used it last
+  std::uint64_t number = 0;  ///< the group's objects are made in one order on every rank
 
   void destroy() const noexcept;
 };
@@ -85,7 +85,7 @@ struct Group {
   std::mutex mutex;  ///< one call at a time, as worlds want it
   std::unordered_map<Key, Made, KeyHash> made;
   std::unordered_map<Form, Ready, FormHash> ready;
-  std::uint64_t calls = 0;
+  std::uint64_t objects = 0;  ///< made so far
   imbrex_collective* last = nullptr;  ///< of which a report tells
 
   Group() = default;
@@ -95,11 +95,29 @@ struct Group {
   void make_room();
 };
 
+/// This rank refuses its next call: the other ranks' call fails with the reason. The error of the calling thread stays.
+void refuse_call(Group& group, const char* reason) noexcept;
+
 /// The group of that name, or null where it is not connected.
 Group* connected_group(std::string_view name);
 
 /// The group of that name. One that is not known yet is asked of Python, which connects it: collective then.
 Group& find_group(std::string_view name);
+
+/// What comes before the library's own call, with the group's mutex held. Where it fails, the other ranks' call fails,
+/// too, with the reason.
+template <typename Prepare>
+void prepare_call(Group& group, const Prepare& prepare) {
+  try {
+    prepare();
+  } catch (const std::exception& error) {
+    refuse_call(group, error.what());
+    throw;
+  }
+}
+
+/// This rank's call has no rows: over where the other ranks' have none either, else refused on every rank.
+void skip_call(Group& group, const std::string& reason);
 
 /// Refuses a call that would make an operator while a graph is captured on `stream`.
 void expect_no_capture(void* stream);
@@ -113,10 +131,10 @@ Made& find_or_make(Group& group, const Key& key, bool on_gpu, void* stream, cons
     if (!on_gpu) group.make_room();
     Made made = make();
     made.on_gpu = on_gpu;
+    made.number = ++group.objects;
     count(Count::made);
     found = group.made.emplace(key, made).first;
   }
-  found->second.used = ++group.calls;
   return found->second;
 }
 

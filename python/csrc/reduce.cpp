@@ -31,8 +31,10 @@ void expect_alike(const Tensor& one, const Tensor& x) {
 }
 
 void expect_some(const Tensor& x) {
-  if (x.dims() == 0 || x.count() == 0) refuse("x is " + x.shape() + ": it must have a dimension, and none of 0");
+  if (x.dims() == 0) refuse("x is " + x.shape() + ": it must have a dimension");
 }
+
+std::string none_of(const Tensor& x) { return "x is " + x.shape() + ": its size must be the same on every rank"; }
 
 struct Reduction {
   Tensor x;
@@ -54,46 +56,51 @@ struct Reduction {
 };
 
 void Reduction::run() {
-  x.read();
-  expect_some(x);
-  if (out) {
-    out.read();
-    expect_alike(out, x);
-  } else {
-    out = empty_like(x);
-  }
   Group& in = find_group(group);
-  void* const stream = x.on_gpu() ? current_stream(x.device_index()) : nullptr;
-  const std::int64_t most = capacity(x.count());
-  Key key;
-  key.numbers = {100,
-                 most,
-                 x.type(),
-                 x.on_gpu(),
-                 report,
-                 tolerance.has_value(),
-                 std::bit_cast<std::int64_t>(tolerance.value_or(0)),
-                 0,
-                 0,
-                 0};
-  if (codec) key.text = *codec;
-
   const std::lock_guard lock(in.mutex);
-  const Made& made = find_or_make(in, key, x.on_gpu(), stream, [&] {
-    const auto limit = static_cast<float>(tolerance.value_or(0));
-    imbrex_all_reduce_options options{};
-    options.size = sizeof(options);
-    options.codec = codec ? codec->c_str() : nullptr;
-    options.tolerance = tolerance ? &limit : nullptr;
-    options.no_report = report ? 0 : 1;
-    options.device = x.on_gpu() ? IMBREX_CUDA : IMBREX_CPU;
-    Made result;
-    check(imbrex_all_reduce_make(in.world, most, x.type(), &options, &result.collective));
-    return result;
+  void* stream = nullptr;
+  const Made* made = nullptr;
+  prepare_call(in, [&] {
+    x.read();
+    expect_some(x);
+    if (out) {
+      out.read();
+      expect_alike(out, x);
+    } else {
+      out = empty_like(x);
+    }
+    if (x.count() == 0) return;
+    stream = x.on_gpu() ? current_stream(x.device_index()) : nullptr;
+    const std::int64_t most = capacity(x.count());
+    Key key;
+    key.numbers = {100,
+                   most,
+                   x.type(),
+                   x.on_gpu(),
+                   report,
+                   tolerance.has_value(),
+                   std::bit_cast<std::int64_t>(tolerance.value_or(0)),
+                   0,
+                   0,
+                   0};
+    if (codec) key.text = *codec;
+    made = &find_or_make(in, key, x.on_gpu(), stream, [&] {
+      const auto limit = static_cast<float>(tolerance.value_or(0));
+      imbrex_all_reduce_options options{};
+      options.size = sizeof(options);
+      options.codec = codec ? codec->c_str() : nullptr;
+      options.tolerance = tolerance ? &limit : nullptr;
+      options.no_report = report ? 0 : 1;
+      options.device = x.on_gpu() ? IMBREX_CUDA : IMBREX_CPU;
+      Made result;
+      check(imbrex_all_reduce_make(in.world, most, x.type(), &options, &result.collective));
+      return result;
+    });
   });
+  if (made == nullptr) return skip_call(in, none_of(x));
   const std::array operands{imbrex_operand{"in", x.view()}, imbrex_operand{"out", out.view()}};
-  check(imbrex_collective_run(made.collective, operands.data(), operands.size(), stream));
-  if (report) in.last = made.collective;
+  check(imbrex_collective_run(made->collective, operands.data(), operands.size(), stream));
+  if (report) in.last = made->collective;
   count(Count::all_reduce);
 }
 
@@ -116,50 +123,56 @@ struct Norm {
 };
 
 void Norm::run() {
-  x.read();
-  expect_some(x);
-  weight.read();
-  const std::int64_t hidden = x.size(x.dims() - 1);
-  if (weight.count() != hidden || weight.type() != x.type() || weight.on_gpu() != x.on_gpu())
-    refuse("weight is " + weight.shape() + " of " + name_of(weight.type()) + " on " + weight.device_name() +
-           ": with x of " + x.shape() + " it must be " + std::to_string(hidden) + " of " + name_of(x.type()) + " on " +
-           x.device_name());
-  if (residual) {
-    residual.read();
-    expect_alike(residual, x);
-  }
-  for (Tensor* one : {&out, &residual_out})
-    if (*one) {
-      one->read();
-      expect_alike(*one, x);
-    } else {
-      *one = empty_like(x);
-    }
   Group& in = find_group(group);
-  void* const stream = x.on_gpu() ? current_stream(x.device_index()) : nullptr;
-  const std::int64_t most = capacity(x.count() / hidden);
-  Key key;
-  key.numbers = {101, most, hidden, x.type(), x.on_gpu(), std::bit_cast<std::int64_t>(eps), 0, 0, 0, 0};
-
   const std::lock_guard lock(in.mutex);
-  const Made& made = find_or_make(in, key, x.on_gpu(), stream, [&] {
-    const auto value = static_cast<float>(eps);
-    imbrex_rms_norm_options options{};
-    options.size = sizeof(options);
-    options.eps = &value;
-    options.device = x.on_gpu() ? IMBREX_CUDA : IMBREX_CPU;
-    Made result;
-    check(imbrex_all_reduce_rms_norm_make(in.world, most, hidden, x.type(), &options, &result.collective));
-    return result;
-  });
+  void* stream = nullptr;
+  const Made* made = nullptr;
   std::array<imbrex_operand, 5> operands;
   std::size_t given = 0;
-  operands[given++] = {"in", x.view()};
-  if (residual) operands[given++] = {"residual", residual.view()};
-  operands[given++] = {"weight", weight.view()};
-  operands[given++] = {"residual_out", residual_out.view()};
-  operands[given++] = {"out", out.view()};
-  check(imbrex_collective_run(made.collective, operands.data(), given, stream));
+  prepare_call(in, [&] {
+    x.read();
+    expect_some(x);
+    weight.read();
+    const std::int64_t hidden = x.size(x.dims() - 1);
+    if (hidden == 0) refuse("x is " + x.shape() + ": a row must have elements");
+    if (weight.count() != hidden || weight.type() != x.type() || weight.on_gpu() != x.on_gpu())
+      refuse("weight is " + weight.shape() + " of " + name_of(weight.type()) + " on " + weight.device_name() +
+             ": with x of " + x.shape() + " it must be " + std::to_string(hidden) + " of " + name_of(x.type()) +
+             " on " + x.device_name());
+    if (residual) {
+      residual.read();
+      expect_alike(residual, x);
+    }
+    for (Tensor* one : {&out, &residual_out})
+      if (*one) {
+        one->read();
+        expect_alike(*one, x);
+      } else {
+        *one = empty_like(x);
+      }
+    if (x.count() == 0) return;
+    stream = x.on_gpu() ? current_stream(x.device_index()) : nullptr;
+    const std::int64_t most = capacity(x.count() / hidden);
+    Key key;
+    key.numbers = {101, most, hidden, x.type(), x.on_gpu(), std::bit_cast<std::int64_t>(eps), 0, 0, 0, 0};
+    made = &find_or_make(in, key, x.on_gpu(), stream, [&] {
+      const auto value = static_cast<float>(eps);
+      imbrex_rms_norm_options options{};
+      options.size = sizeof(options);
+      options.eps = &value;
+      options.device = x.on_gpu() ? IMBREX_CUDA : IMBREX_CPU;
+      Made result;
+      check(imbrex_all_reduce_rms_norm_make(in.world, most, hidden, x.type(), &options, &result.collective));
+      return result;
+    });
+    operands[given++] = {"in", x.view()};
+    if (residual) operands[given++] = {"residual", residual.view()};
+    operands[given++] = {"weight", weight.view()};
+    operands[given++] = {"residual_out", residual_out.view()};
+    operands[given++] = {"out", out.view()};
+  });
+  if (made == nullptr) return skip_call(in, none_of(x));
+  check(imbrex_collective_run(made->collective, operands.data(), given, stream));
   count(Count::all_reduce_rms_norm);
 }
 

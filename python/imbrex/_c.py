@@ -221,6 +221,9 @@ _FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "world_all_gather": (c_int32, (c_void_p, c_void_p, c_void_p, c_size_t)),
     "world_fail": (c_int32, (c_void_p, c_char_p)),
     "world_check": (c_int32, (c_void_p,)),
+    "world_refuse_call": (c_int32, (c_void_p, c_char_p)),
+    "world_skip_call": (c_int32, (c_void_p, c_char_p)),
+    "world_check_calls": (c_int32, (c_void_p,)),
     "operator_make": (
         c_int32,
         (c_void_p, c_int32, POINTER(Gemm), POINTER(OperatorOptions), POINTER(c_void_p)),

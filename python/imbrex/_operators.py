@@ -9,9 +9,12 @@ import numpy as np
 
 from . import _c
 from ._arrays import NAMES, Array, contiguous_strides, empty_beside, leading_dimension, operand_list
+from ._calls import Preparing, skip_call
 from ._errors import InvalidInput
 from ._report import Report, report_of
 from ._world import World, expect_world
+
+_NO_REPORT = Report(0.0, 0, 0, 0, exact=True, algorithm="")  # of a call without elements
 
 
 def _product(
@@ -29,65 +32,71 @@ def _product(
     report: bool = False,
 ) -> Any:
     expect_world(world)
-    first, second = Array("a", a, stream=stream), Array("b", b, stream=stream)
-    rows, columns = first.shape, second.shape
-    if len(rows) not in (2, 3) or len(columns) != 2:
-        raise InvalidInput(f"a has shape {rows}, b {columns}: a must have 2 or 3 dimensions, b must have 2")
-    if rows[-1] != columns[0]:
-        raise InvalidInput(f"a has shape {rows}, b {columns}: a's last dimension must be b's first")
-    if first.type != second.type:
-        raise InvalidInput(f"a is {NAMES[first.type]}, b {NAMES[second.type]}: they must be of one type")
-    if not 0 <= dim <= len(rows) - 2:
-        raise InvalidInput(f"dimension {dim} with a of shape {rows}: it must be a dimension of a before its last")
-    if (scale_a is None) != (scale_b is None):
-        raise InvalidInput("scale_a and scale_b: both must be given, or neither")
+    with Preparing(world):
+        first, second = Array("a", a, stream=stream, may_be_empty=True), Array("b", b, stream=stream)
+        rows, columns = first.shape, second.shape
+        if len(rows) not in (2, 3) or len(columns) != 2:
+            raise InvalidInput(f"a has shape {rows}, b {columns}: a must have 2 or 3 dimensions, b must have 2")
+        if 0 in (rows[-1], *columns):
+            raise InvalidInput(f"a has shape {rows}, b {columns}: only a's rows may be none")
+        if rows[-1] != columns[0]:
+            raise InvalidInput(f"a has shape {rows}, b {columns}: a's last dimension must be b's first")
+        if first.type != second.type:
+            raise InvalidInput(f"a is {NAMES[first.type]}, b {NAMES[second.type]}: they must be of one type")
+        if not 0 <= dim <= len(rows) - 2:
+            raise InvalidInput(f"dimension {dim} with a of shape {rows}: it must be a dimension of a before its last")
+        if (scale_a is None) != (scale_b is None):
+            raise InvalidInput("scale_a and scale_b: both must be given, or neither")
 
-    shape = [*rows[:-1], columns[1]]
-    by_columns = second.lies_by_columns()
-    gemm = _c.new(_c.Gemm, m=int(np.prod(rows[:-1])), n=columns[1], k=columns[0], type=first.type)
-    gemm.b_layout = int(by_columns and first.type != _c.E4M3)
-    if kind == _c.ALL_GATHER_GEMM:
-        shape[dim] *= world.size
-        gemm.m *= world.size
-        gemm.n *= world.size
-    elif kind == _c.GEMM_REDUCE_SCATTER and shape[dim] % world.size:
-        raise InvalidInput(f"a has shape {rows}: dimension {dim} must divide by the {world.size} ranks")
-    elif kind == _c.GEMM_REDUCE_SCATTER:
-        shape[dim] //= world.size
-    if kind in (_c.GEMM_REDUCE_SCATTER, _c.GEMM_ALL_REDUCE):
-        gemm.k *= world.size
+        shape = [*rows[:-1], columns[1]]
+        by_columns = second.lies_by_columns()
+        gemm = _c.new(_c.Gemm, m=int(np.prod(rows[:-1])), n=columns[1], k=columns[0], type=first.type)
+        gemm.b_layout = int(by_columns and first.type != _c.E4M3)
+        if kind == _c.ALL_GATHER_GEMM:
+            shape[dim] *= world.size
+            gemm.m *= world.size
+            gemm.n *= world.size
+        elif kind == _c.GEMM_REDUCE_SCATTER and shape[dim] % world.size:
+            raise InvalidInput(f"a has shape {rows}: dimension {dim} must divide by the {world.size} ranks")
+        elif kind == _c.GEMM_REDUCE_SCATTER:
+            shape[dim] //= world.size
+        if kind in (_c.GEMM_REDUCE_SCATTER, _c.GEMM_ALL_REDUCE):
+            gemm.k *= world.size
 
-    operands = [(b"a", first.matrix(dim)), (b"b", second.view())]
-    kept = [first, second]
-    for name, source in ((b"bias", bias), (b"a_scale", scale_a), (b"b_scale", scale_b)):
-        if source is not None:
-            kept.append(Array(name.decode(), source, stream=stream))
-            operands.append((name, kept[-1].view()))
-    gemm.bias = int(bias is not None)
-    if scale_a is not None:
-        one_each = all(int(np.prod(array.shape)) == 1 for array in kept[-2:])
-        gemm.scales = _c.SCALES_TENSOR if one_each else _c.SCALES_ROW
-    result = out
-    if result is None:
-        result = empty_beside(first, tuple(shape), _c.BF16 if first.type == _c.E4M3 else first.type, dim)
-    target = Array("out", result, stream=stream, writes=True)
-    if target.shape != tuple(shape):
-        raise InvalidInput(f"out has shape {target.shape}: it must be {tuple(shape)}")
-    operands.append((b"out", target.matrix(dim)))
-    gemm.lda = leading_dimension(operands[0][1])
-    gemm.ldb = leading_dimension(operands[1][1], by_columns or first.type == _c.E4M3)
-    gemm.ldo = leading_dimension(operands[-1][1])
-    for array in [*kept, target]:
-        if array.device != first.device:
-            raise InvalidInput(f"{array.name} and a must be on one device: one is on the CPU, the other on a GPU")
+        operands = [(b"a", first.matrix(dim)), (b"b", second.view())]
+        kept = [first, second]
+        for name, source in ((b"bias", bias), (b"a_scale", scale_a), (b"b_scale", scale_b)):
+            if source is not None:
+                kept.append(Array(name.decode(), source, stream=stream))
+                operands.append((name, kept[-1].view()))
+        gemm.bias = int(bias is not None)
+        if scale_a is not None:
+            one_each = all(int(np.prod(array.shape)) == 1 for array in kept[-2:])
+            gemm.scales = _c.SCALES_TENSOR if one_each else _c.SCALES_ROW
+        result = out
+        if result is None:
+            result = empty_beside(first, tuple(shape), _c.BF16 if first.type == _c.E4M3 else first.type, dim)
+        target = Array("out", result, stream=stream, writes=True, may_be_empty=True)
+        if target.shape != tuple(shape):
+            raise InvalidInput(f"out has shape {target.shape}: it must be {tuple(shape)}")
+        operands.append((b"out", target.matrix(dim)))
+        gemm.lda = leading_dimension(operands[0][1])
+        gemm.ldb = leading_dimension(operands[1][1], by_columns or first.type == _c.E4M3)
+        gemm.ldo = leading_dimension(operands[-1][1])
+        for array in [*kept, target]:
+            if array.device != first.device:
+                raise InvalidInput(f"{array.name} and a must be on one device: one is on the CPU, the other on a GPU")
 
-    def make() -> ctypes.c_void_p:
-        options = _c.new(_c.OperatorOptions, device=first.device, codec=None if codec is None else codec.encode())
-        return _c.make("operator_make", world.handle, kind, ctypes.byref(gemm), ctypes.byref(options))
+        def make() -> ctypes.c_void_p:
+            options = _c.new(_c.OperatorOptions, device=first.device, codec=None if codec is None else codec.encode())
+            return _c.make("operator_make", world.handle, kind, ctypes.byref(gemm), ctypes.byref(options))
 
-    sizes = (gemm.m, gemm.n, gemm.k, gemm.lda, gemm.ldb, gemm.ldo)
-    key = (kind, *sizes, gemm.type, gemm.bias, gemm.scales, by_columns, first.device, codec)
-    made = world.made(key, make, "operator_destroy")
+        sizes = (gemm.m, gemm.n, gemm.k, gemm.lda, gemm.ldb, gemm.ldo)
+        key = (kind, *sizes, gemm.type, gemm.bias, gemm.scales, by_columns, first.device, codec)
+        made = None if gemm.m == 0 else world.made(key, make, "operator_destroy")
+    if made is None:
+        skip_call(world, f"a has shape {rows}: the rows must be as many on every rank")
+        return (result, _NO_REPORT) if report else result
     _c.call("operator_run", made, operand_list(operands), len(operands), stream)
     if not report:
         return result
@@ -192,11 +201,17 @@ def matmul_reduce_scatter(
         return _product(
             _c.GEMM_REDUCE_SCATTER, a, b, world, scatter_dim, bias, scale_a, scale_b, out, stream, codec, report
         )
+    expect_world(world)
+    with Preparing(world):
+        shape = np.shape(a)
+        if not 0 <= scatter_dim <= len(shape) - 2 or shape[scatter_dim] % world.size:
+            raise InvalidInput(
+                f"scatter_dim = {scatter_dim} with a of shape {shape}: it must be a dimension before the last that "
+                f"divides by the {world.size} ranks"
+            )
+        part = shape[scatter_dim] // world.size
+        _expect_out(out, (*shape[:scatter_dim], part, *shape[scatter_dim + 1 : -1], np.shape(b)[-1]))
     summed, told = _within_tolerance(a, b, world, bias, scale_a, codec, tolerance)
-    rows = summed.shape[scatter_dim]
-    if rows % world.size:
-        raise InvalidInput(f"a has shape {np.shape(a)}: dimension {scatter_dim} must divide by the {world.size} ranks")
-    part = rows // world.size
     mine = np.moveaxis(np.moveaxis(summed, scatter_dim, 0)[world.rank * part : (world.rank + 1) * part], 0, scatter_dim)
     return _handed_over(mine, out, told if report else None)
 
@@ -248,17 +263,30 @@ def matmul_all_reduce(
     """
     if tolerance is None:
         return _product(_c.GEMM_ALL_REDUCE, a, b, world, 0, bias, scale_a, scale_b, out, stream, codec, report)
+    expect_world(world)
+    with Preparing(world):
+        _expect_out(out, (*np.shape(a)[:-1], np.shape(b)[-1]))
     summed, told = _within_tolerance(a, b, world, bias, scale_a, codec, tolerance)
     return _handed_over(summed, out, told if report else None)
+
+
+def _expect_out(out: Any, shape: tuple[int, ...]) -> None:
+    """Raises InvalidInput where the result of that shape does not fit."""
+    if out is not None and (not isinstance(out, np.ndarray) or out.shape != shape or not out.flags.writeable):
+        raise InvalidInput(f"out: with a tolerance it must be a NumPy array of shape {shape} that can be written")
 
 
 def _within_tolerance(
     a: Any, b: Any, world: World, bias: Any, scale_a: Any, codec: str | None, tolerance: float
 ) -> tuple[np.ndarray[Any, Any], Report]:
     """The product, then its sum: the library's operators take no tolerance."""
-    if not isinstance(a, np.ndarray) or not isinstance(b, np.ndarray) or scale_a is not None:
-        raise InvalidInput("tolerance: a and b must be NumPy arrays without scales")
-    summed, told = all_reduce(np.matmul(a, b), world, codec=codec, tolerance=tolerance, report=True)
+    with Preparing(world):
+        if not isinstance(a, np.ndarray) or not isinstance(b, np.ndarray) or scale_a is not None:
+            raise InvalidInput("tolerance: a and b must be NumPy arrays without scales")
+        if bias is not None and np.shape(bias) != np.shape(b)[-1:]:
+            raise InvalidInput(f"bias has shape {np.shape(bias)}: it must be {np.shape(b)[-1:]}")
+        product = np.matmul(a, b)
+    summed, told = all_reduce(product, world, codec=codec, tolerance=tolerance, report=True)
     if bias is not None:
         summed += bias
     return summed, told
@@ -315,7 +343,7 @@ def matmul_all_to_all(
 
 def _result_like(x: Array, out: Any, name: str, stream: int | None) -> tuple[Any, Array]:
     result = empty_beside(x, x.shape, x.type) if out is None else out
-    array = Array(name, result, stream=stream, writes=True)
+    array = Array(name, result, stream=stream, writes=True, may_be_empty=True)
     if array.shape != x.shape or array.type != x.type or array.device != x.device:
         raise InvalidInput(
             f"{name} has shape {array.shape} of {NAMES[array.type]}: it must be as x, {x.shape} of {NAMES[x.type]}"
@@ -365,20 +393,25 @@ def all_reduce(
         True
     """
     expect_world(world)
-    source = Array("x", x, stream=stream)
-    result, target = _result_like(source, out, "out", stream)
-    most = 1 << (int(np.prod(source.shape)) - 1).bit_length()
+    with Preparing(world):
+        source = Array("x", x, stream=stream, may_be_empty=True)
+        result, target = _result_like(source, out, "out", stream)
+        count = int(np.prod(source.shape))
+        most = 1 << (count - 1).bit_length()
 
-    def make() -> ctypes.c_void_p:
-        limit = ctypes.c_float(tolerance or 0.0)
-        options = _c.new(_c.AllReduceOptions, device=source.device, no_report=int(not report))
-        options.codec = codec.encode() if codec is not None else None
-        if tolerance is not None:
-            options.tolerance = ctypes.pointer(limit)
-        return _c.make("all_reduce_make", world.handle, most, source.type, ctypes.byref(options))
+        def make() -> ctypes.c_void_p:
+            limit = ctypes.c_float(tolerance or 0.0)
+            options = _c.new(_c.AllReduceOptions, device=source.device, no_report=int(not report))
+            options.codec = codec.encode() if codec is not None else None
+            if tolerance is not None:
+                options.tolerance = ctypes.pointer(limit)
+            return _c.make("all_reduce_make", world.handle, most, source.type, ctypes.byref(options))
 
-    key = ("all_reduce", most, source.type, source.device, codec, tolerance, report)
-    made = world.made(key, make, "collective_destroy")
+        key = ("all_reduce", most, source.type, source.device, codec, tolerance, report)
+        made = None if count == 0 else world.made(key, make, "collective_destroy")
+    if made is None:
+        skip_call(world, f"x has shape {source.shape}: its size must be the same on every rank")
+        return (result, _NO_REPORT) if report else result
     operands = operand_list([(b"in", source.view()), (b"out", target.view())])
     _c.call("collective_run", made, operands, len(operands), stream)
     if not report:
@@ -431,30 +464,35 @@ def all_reduce_rms_norm(
         True
     """
     expect_world(world)
-    source, scale = Array("x", x, stream=stream), Array("weight", weight, stream=stream)
-    if not source.shape or scale.shape != source.shape[-1:]:
-        raise InvalidInput(f"weight has shape {scale.shape}, x {source.shape}: weight must be one row of x")
-    hidden = source.shape[-1]
-    rows = int(np.prod(source.shape)) // hidden
-    operands = [(b"in", source.view())]
-    kept = [source, scale]
-    if residual is not None:
-        kept.append(Array("residual", residual, stream=stream))
-        if kept[-1].shape != source.shape:
-            raise InvalidInput(f"residual has shape {kept[-1].shape}: it must be as x, {source.shape}")
-        operands.append((b"residual", kept[-1].view()))
-    for array in kept:
-        _check_plain(array)
-    sums, sums_array = _result_like(source, residual_out, "residual_out", stream)
-    result, result_array = _result_like(source, out, "out", stream)
-    operands += [(b"weight", scale.view()), (b"residual_out", sums_array.view()), (b"out", result_array.view())]
-    most = 1 << (rows - 1).bit_length()
+    with Preparing(world):
+        source = Array("x", x, stream=stream, may_be_empty=True)
+        scale = Array("weight", weight, stream=stream)
+        if not source.shape or scale.shape != source.shape[-1:]:
+            raise InvalidInput(f"weight has shape {scale.shape}, x {source.shape}: weight must be one row of x")
+        hidden = source.shape[-1]
+        rows = int(np.prod(source.shape)) // hidden
+        operands = [(b"in", source.view())]
+        kept = [source, scale]
+        if residual is not None:
+            kept.append(Array("residual", residual, stream=stream, may_be_empty=True))
+            if kept[-1].shape != source.shape:
+                raise InvalidInput(f"residual has shape {kept[-1].shape}: it must be as x, {source.shape}")
+            operands.append((b"residual", kept[-1].view()))
+        for array in kept:
+            _check_plain(array)
+        sums, sums_array = _result_like(source, residual_out, "residual_out", stream)
+        result, result_array = _result_like(source, out, "out", stream)
+        operands += [(b"weight", scale.view()), (b"residual_out", sums_array.view()), (b"out", result_array.view())]
+        most = 1 << (rows - 1).bit_length()
 
-    def make() -> ctypes.c_void_p:
-        options = _c.new(_c.RmsNormOptions, device=source.device, eps=ctypes.pointer(ctypes.c_float(eps)))
-        return _c.make("all_reduce_rms_norm_make", world.handle, most, hidden, source.type, ctypes.byref(options))
+        def make() -> ctypes.c_void_p:
+            options = _c.new(_c.RmsNormOptions, device=source.device, eps=ctypes.pointer(ctypes.c_float(eps)))
+            return _c.make("all_reduce_rms_norm_make", world.handle, most, hidden, source.type, ctypes.byref(options))
 
-    key = ("rms_norm", most, hidden, source.type, source.device, eps)
-    made = world.made(key, make, "collective_destroy")
+        key = ("rms_norm", most, hidden, source.type, source.device, eps)
+        made = None if rows == 0 else world.made(key, make, "collective_destroy")
+    if made is None:
+        skip_call(world, f"x has shape {source.shape}: its size must be the same on every rank")
+        return result, sums
     _c.call("collective_run", made, operand_list(operands), len(operands), stream)
     return result, sums

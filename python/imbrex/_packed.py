@@ -10,6 +10,7 @@ import numpy as np
 
 from . import _c
 from ._arrays import NAMES, Array, contiguous_strides, empty_beside, leading_dimension, operand_list
+from ._calls import Preparing
 from ._errors import InvalidInput
 from ._world import World, expect_world
 
@@ -39,50 +40,55 @@ class PackedProduct:
     def __init__(self, a: Any, b: Any, world: World, bias: Any, stream: int | None) -> None:
         """Collective. Raises InvalidInput for what does not fit."""
         expect_world(world)
-        self.a, self.b = Array("a", a, stream=stream), Array("b", b, stream=stream)
-        rows, columns = self.a.shape, self.b.shape
-        if len(rows) != 2 or len(columns) != 2 or rows[1] != columns[0]:
-            raise InvalidInput(f"a has shape {rows}, b {columns}: both must have 2, a's last one b's first")
-        if self.a.type != self.b.type or self.a.type == _c.E4M3:
-            raise InvalidInput(
-                f"a is {NAMES[self.a.type]}, b {NAMES[self.b.type]}: both must be float32, float16 or bfloat16"
+        self.world = world
+        with Preparing(world):
+            self.a, self.b = Array("a", a, stream=stream), Array("b", b, stream=stream)
+            rows, columns = self.a.shape, self.b.shape
+            if len(rows) != 2 or len(columns) != 2 or rows[1] != columns[0]:
+                raise InvalidInput(f"a has shape {rows}, b {columns}: both must have 2, a's last one b's first")
+            if self.a.type != self.b.type or self.a.type == _c.E4M3:
+                raise InvalidInput(
+                    f"a is {NAMES[self.a.type]}, b {NAMES[self.b.type]}: both must be float32, float16 or bfloat16"
+                )
+            if self.a.device != self.b.device:
+                raise InvalidInput("a and b must be on one device: one is on the CPU, the other on a GPU")
+            by_columns = self.b.lies_by_columns()
+            gemm = _c.new(_c.Gemm, m=rows[0], n=columns[1], k=columns[0] * world.size, type=self.a.type, packed=1)
+            gemm.b_layout, gemm.bias = int(by_columns), int(bias is not None)
+            self.operands = [(b"a", self.a.view()), (b"b", self.b.view())]
+            self.bias = None
+            if bias is not None:
+                self.bias = Array("bias", bias, stream=stream)
+                self.operands.append((b"bias", self.bias.view()))
+            gemm.lda = leading_dimension(self.operands[0][1])
+            gemm.ldb = leading_dimension(self.operands[1][1], by_columns)
+
+            def make() -> ctypes.c_void_p:
+                options = _c.new(_c.OperatorOptions, device=self.a.device)
+                return _c.make(
+                    "operator_make", world.handle, _c.GEMM_ALL_REDUCE, ctypes.byref(gemm), ctypes.byref(options)
+                )
+
+            sizes = (gemm.m, gemm.n, gemm.k, gemm.lda, gemm.ldb)
+            self.made = world.made(
+                ("packed", *sizes, gemm.type, gemm.bias, by_columns, self.a.device), make, "operator_destroy"
             )
-        if self.a.device != self.b.device:
-            raise InvalidInput("a and b must be on one device: one is on the CPU, the other on a GPU")
-        by_columns = self.b.lies_by_columns()
-        gemm = _c.new(_c.Gemm, m=rows[0], n=columns[1], k=columns[0] * world.size, type=self.a.type, packed=1)
-        gemm.b_layout, gemm.bias = int(by_columns), int(bias is not None)
-        self.operands = [(b"a", self.a.view()), (b"b", self.b.view())]
-        self.bias = None
-        if bias is not None:
-            self.bias = Array("bias", bias, stream=stream)
-            self.operands.append((b"bias", self.bias.view()))
-        gemm.lda = leading_dimension(self.operands[0][1])
-        gemm.ldb = leading_dimension(self.operands[1][1], by_columns)
-
-        def make() -> ctypes.c_void_p:
-            options = _c.new(_c.OperatorOptions, device=self.a.device)
-            return _c.make("operator_make", world.handle, _c.GEMM_ALL_REDUCE, ctypes.byref(gemm), ctypes.byref(options))
-
-        sizes = (gemm.m, gemm.n, gemm.k, gemm.lda, gemm.ldb)
-        self.made = world.made(
-            ("packed", *sizes, gemm.type, gemm.bias, by_columns, self.a.device), make, "operator_destroy"
-        )
-        fields = _c.new(_c.PackedLayoutFields)
-        _c.call("operator_packed_layout", self.made, ctypes.byref(fields))
-        across = fields.cols // fields.block_cols
-        self.layout = PackedLayout(
-            (fields.rows, fields.cols),
-            (fields.block_rows, fields.block_cols),
-            (fields.rows * across, fields.block_cols),
-            fields,
-        )
+            fields = _c.new(_c.PackedLayoutFields)
+            _c.call("operator_packed_layout", self.made, ctypes.byref(fields))
+            across = fields.cols // fields.block_cols
+            self.layout = PackedLayout(
+                (fields.rows, fields.cols),
+                (fields.block_rows, fields.block_cols),
+                (fields.rows * across, fields.block_cols),
+                fields,
+            )
 
     def run(self, out: Any, stream: int | None) -> Any:
         """Multiplies and sums over the ranks, into `out`. Collective."""
-        target = Array("out", out, stream=stream, writes=True)
-        if target.shape != self.layout.packed_shape or target.device != self.a.device:
-            raise InvalidInput(f"out has shape {target.shape}: it must be {self.layout.packed_shape}, beside a")
+        with Preparing(self.world):
+            target = Array("out", out, stream=stream, writes=True)
+            if target.shape != self.layout.packed_shape or target.device != self.a.device:
+                raise InvalidInput(f"out has shape {target.shape}: it must be {self.layout.packed_shape}, beside a")
         operands = [*self.operands, (b"out", target.view())]
         _c.call("operator_run", self.made, operand_list(operands), len(operands), stream)
         return out

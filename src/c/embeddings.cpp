@@ -86,9 +86,10 @@ EmbeddingShape shape_of(const imbrex_embedding_shape* given) {
 
 // This rank's next call is refused: by every rank on the CPU, where the ranks come together in each.
 void refuse(EmbeddingObject& object, const Error& error) {
-  if (object.op->device() == Device::cuda) object.calls.refuse(error);
+  if (object.op->device() == Device::cuda) return object.calls.refuse(error);
   World& world = *object.member.world().world;
   object.calls.make([&] { return converted(world, [&]() -> int { throw error; }); },
+                    [](int) { return runtime::CallNote{}; },
                     [](int) { return runtime::Terms("a call of an embedding"); }, [](int) {});
 }
 
@@ -207,6 +208,7 @@ imbrex_status imbrex_embedding_refuse(imbrex_embedding* embedding, const char* r
   return guarded([&] {
     const Error error(ErrorCode::invalid_input, reason != nullptr ? reason : "reason is null");
     c::refuse(c::embedding_of(embedding), error);
+    throw error;
   });
 }
 

@@ -3,6 +3,7 @@
 
 #include "c/convert.hpp"
 #include "c/error.hpp"
+#include "runtime/calls.hpp"
 
 namespace imbrex::c {
 
@@ -118,4 +119,25 @@ imbrex_status imbrex_world_fail(imbrex_world* world, const char* message) noexce
 
 imbrex_status imbrex_world_check(const imbrex_world* world) noexcept {
   return guarded([&] { c::world_of(world).throw_if_failed(); });
+}
+
+imbrex_status imbrex_world_refuse_call(imbrex_world* world, const char* reason) noexcept {
+  return guarded([&] {
+    const Error error(ErrorCode::invalid_input, reason != nullptr ? reason : "reason is null");
+    runtime::calls_of(*c::world_object(world).world).refuse(error);
+  });
+}
+
+imbrex_status imbrex_world_skip_call(imbrex_world* world, const char* reason) noexcept {
+  return guarded([&] {
+    runtime::calls_of(*c::world_object(world).world).skip(reason != nullptr ? reason : "reason is null");
+  });
+}
+
+imbrex_status imbrex_world_check_calls(imbrex_world* world) noexcept {
+  return guarded([&] {
+    World& own = *c::world_object(world).world;
+    own.throw_if_failed();
+    runtime::calls_of(own).expect_none_refused();
+  });
 }

@@ -21,6 +21,11 @@ AllReduce::AllReduce(World& world, std::int64_t max_count, Type type, const AllR
       place().device == Device::cuda ? collectives::make_cuda_all_reduce : collectives::make_cpu_all_reduce;
   state_ = std::make_unique<State>(State{make(world, max_count, type, options), max_count, type});
   place().made();
+  place().enroll([this](std::int64_t count) {
+    const auto memory = place().scratch(static_cast<std::size_t>(count) * size_of(state_->type));
+    (*state_->backend)(memory.get(), memory.get(), count, nullptr);
+    state_->backend->finish();
+  });
 }
 
 AllReduce::~AllReduce() = default;
@@ -43,12 +48,16 @@ void AllReduce::run(const Operands& operands, CudaStream stream) {
         ops::expect_apart(in, out, true);
         return Resolved{in.data, out.data, count};
       },
+      [&](const Resolved& r) { return r.count; },
       [&](const Resolved& r) { return runtime::Terms("a call of an all-reduce").add("count", r.count); },
       [&](const Resolved& r) { (*state_->backend)(r.in, r.out, r.count, stream); });
 }
 
 AllReduceReport AllReduce::report() { return state_->backend->report(); }
 
-void AllReduce::synchronize() { state_->backend->finish(); }
+void AllReduce::synchronize() {
+  state_->backend->finish();
+  place().calls.expect_none_refused();
+}
 
 }  // namespace imbrex

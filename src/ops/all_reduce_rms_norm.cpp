@@ -22,6 +22,16 @@ AllReduceRmsNorm::AllReduceRmsNorm(World& world, std::int64_t max_rows, std::int
                                                    : collectives::make_cpu_all_reduce_rms_norm;
   state_ = std::make_unique<State>(State{make(world, max_rows, hidden, type, options), max_rows, hidden, type});
   place().made();
+  place().enroll([this](std::int64_t rows) {
+    const State& s = *state_;
+    const std::size_t row = static_cast<std::size_t>(s.hidden) * size_of(s.type);
+    const auto in = place().scratch(row * static_cast<std::size_t>(rows)), weight = place().scratch(row),
+               sum = place().scratch(row * static_cast<std::size_t>(rows)),
+               out = place().scratch(row * static_cast<std::size_t>(rows));
+    (*s.backend)({.in = in.get(), .residual = nullptr, .weight = weight.get(), .residual_out = sum.get(), .out = out.get()},
+                 rows, nullptr);
+    s.backend->finish();
+  });
 }
 
 AllReduceRmsNorm::~AllReduceRmsNorm() = default;
@@ -56,6 +66,7 @@ void AllReduceRmsNorm::run(const Operands& operands, CudaStream stream) {
         collectives::expect_operands(resolved.operands, resolved.rows, s.max_rows, s.hidden, s.type);
         return resolved;
       },
+      [&](const Resolved& r) { return r.rows; },
       [&](const Resolved& r) {
         return runtime::Terms("a call of an all-reduce with RMSNorm")
             .add("rows", r.rows)
@@ -68,6 +79,9 @@ AllReduceAlgorithm AllReduceRmsNorm::algorithm_of(std::int64_t rows) const {
   return state_->backend->algorithm_of(rows);
 }
 
-void AllReduceRmsNorm::synchronize() { state_->backend->finish(); }
+void AllReduceRmsNorm::synchronize() {
+  state_->backend->finish();
+  place().calls.expect_none_refused();
+}
 
 }  // namespace imbrex

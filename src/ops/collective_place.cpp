@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <utility>
 
 #include "base/check.hpp"
 #include "ops/world_gpus.hpp"
@@ -38,6 +39,22 @@ const std::string& CollectiveObject::why_cpu() const { return place_->why_cpu; }
 
 void CollectiveObject::Place::made() {
   if (device == Device::cuda) gpu = runtime::current_gpu();
+}
+
+void CollectiveObject::Place::enroll(std::function<void(std::int64_t)> stand_in) {
+  member = std::make_unique<runtime::CallMember>(
+      calls, [stand_in = std::move(stand_in)](const runtime::CallNote& call) { stand_in(call.size); });
+}
+
+std::shared_ptr<void> CollectiveObject::Place::scratch(std::size_t bytes) const {
+  auto host = std::make_shared<std::vector<std::byte>>(std::max<std::size_t>(bytes, 1), std::byte{0xff});
+  void* const data = host->data();
+  if (device == Device::cpu) return {std::move(host), data};
+  runtime::select_gpu(gpu);
+  auto memory = std::make_shared<runtime::DeviceMemory>(host->size());
+  memory->upload(data);
+  void* const there = memory->get();
+  return {std::move(memory), there};
 }
 
 void CollectiveObject::Place::expect_here(const Operands& operands) {

@@ -1,6 +1,8 @@
 // What the public collectives share: where they work, and the rules for their operands.
 #pragma once
 
+#include <functional>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
@@ -18,17 +20,29 @@ struct CollectiveObject::Place {
   Place(World& world, Device wanted);
 
   /// This rank's next call: `resolve` checks its operands, and `launch` takes what it returns. Peers learn of it if
-  /// this rank refuses what they take. `describe` says what the ranks' calls have in common: see Calls.
-  template <typename Resolve, typename Describe, typename Launch>
-  void call(const Operands& operands, CudaStream stream, Resolve&& resolve, Describe&& describe, Launch&& launch) {
+  /// this rank refuses what they take. `size` is that of the call, which `stand_in` gets on such a rank; `describe`
+  /// says what the ranks' calls have in common: see Calls.
+  template <typename Resolve, typename Size, typename Describe, typename Launch>
+  void call(const Operands& operands, CudaStream stream, Resolve&& resolve, Size&& size, Describe&& describe,
+            Launch&& launch) {
     calls.make(
         [&] {
           if (device == Device::cpu) expect_no_stream(stream);
           expect_here(operands);
           return resolve();
         },
+        [&](const auto& resolved) {
+          return runtime::CallNote{member->number(), size(resolved), 0, device == Device::cuda};
+        },
         describe, launch);
   }
+
+  /// Once the object is made: `stand_in` makes a call of a size that this rank refused, with operands that nobody uses,
+  /// and waits for it.
+  void enroll(std::function<void(std::int64_t size)> stand_in);
+
+  /// Memory where this object works, for a call that it stands in for: every byte is 0xff.
+  std::shared_ptr<void> scratch(std::size_t bytes) const;
 
   /// The backend is made, and has selected this rank's GPU.
   void made();
@@ -41,6 +55,7 @@ struct CollectiveObject::Place {
   void expect_here(const Operands& operands);
   static void expect_no_stream(CudaStream stream);
 
+  std::unique_ptr<runtime::CallMember> member;
   int gpu = -1;                    // this rank's
   std::vector<const void*> known;  // of the last call: in the GPU's memory
 };

@@ -16,6 +16,7 @@
 #include "problem/embedding.hpp"
 #include "runtime/agreement.hpp"
 #include "runtime/calls.hpp"
+#include "runtime/cuda/device_memory.hpp"
 #include "runtime/one_process.hpp"
 
 namespace imbrex {
@@ -71,7 +72,9 @@ struct EmbeddingAllToAll::State {
   std::unique_ptr<ops::EmbeddingBackend> backend;
   ops::EmbeddingRules rules, update_rules;
   runtime::Calls& calls;
+  runtime::CallMember member;
   std::shared_ptr<const Plan> plan{};
+  std::vector<std::shared_ptr<void>> stood_in{};  // operands of a call that this rank stood in for
 
   State(World& w, const EmbeddingShape& s, std::vector<EmbeddingShard> all, const Problem& p)
       : world(w),
@@ -80,7 +83,8 @@ struct EmbeddingAllToAll::State {
         problem(p),
         rules(s, p, w.rank(), false),
         update_rules(s, p, w.rank(), true),
-        calls(runtime::calls_of(w)) {}
+        calls(runtime::calls_of(w)),
+        member(calls, [this](const runtime::CallNote& call) { stand_in(call.size, call.kind == updates); }) {}
 
   // Where GPUs are refused, `why_cpu` says why, the same on all ranks.
   void prepare_on_gpus(const OperatorOptions& options) {
@@ -96,10 +100,55 @@ struct EmbeddingAllToAll::State {
     }
   }
 
+  static constexpr std::uint32_t looks_up = 0, updates = 1;
+
+  // Memory where the operator works, all of one byte.
+  void* scratch(std::size_t bytes, unsigned char byte) {
+    std::vector<std::byte> content(std::max<std::size_t>(bytes, 256), std::byte{byte});
+    if (device == Device::cpu) {
+      auto memory = std::make_shared<std::vector<std::byte>>(std::move(content));
+      return stood_in.emplace_back(memory, memory->data()).get();
+    }
+    auto memory = std::make_shared<runtime::DeviceMemory>(content.size());
+    memory->upload(content.data());
+    return stood_in.emplace_back(memory, memory->get()).get();
+  }
+
+  // Takes this rank's part in a call that it refused: with empty bags, which read and change no row, and gradients of
+  // NaN.
+  void stand_in(std::int64_t batch, bool update) {
+    ops::EmbeddingRules& of = update ? update_rules : rules;
+    if (device == Device::cuda) {
+      backend->synchronize(nullptr);
+      runtime::select_gpu(backend->gpu());
+    }
+    stood_in.clear();
+    std::vector<Operand> operands;
+    for (const EmbeddingOperand& info : of.infos()) {
+      View view = info.view;
+      const bool number = info.name == "indices" || info.name == "offsets", matrix = &info == &of.infos().back();
+      if (matrix) view.extents[0] = batch / world.size();
+      if (info.name == "offsets") view.extents[0] = (view.extents[0] - 1) / problem.m * batch + 1;
+      const bool table = !number && !matrix && info.name != "weights";  // none of its rows is read
+      const auto elements = static_cast<std::size_t>(view.extents[0] * (view.dims > 1 ? view.extents[1] : 1));
+      view.data = scratch(table ? 0 : elements * bytes_of(view.type), number ? 0 : 0xff);
+      operands.push_back({info.name, view});
+    }
+    const ops::LentOutput lent = update || device == Device::cpu ? ops::LentOutput() : backend->lent_output(calls.place());
+    if (lent) operands.back().view.data = lent.get();
+    const ops::EmbeddingCall& resolved = of.resolve(operands);
+    update ? backend->update(resolved, 0, nullptr) : backend->run(resolved, nullptr);
+    backend->synchronize(nullptr);
+  }
+
   template <typename Launch>
   void call(ops::EmbeddingRules& of, const Operands& operands, float rate, CudaStream stream, Launch&& launch) {
     calls.make(
         [&] { return &backend->resolve(of, operands, rate, stream); },
+        [&](const ops::EmbeddingCall* resolved) {
+          const std::uint32_t kind = &of == &update_rules ? updates : looks_up;
+          return runtime::CallNote{member.number(), resolved->given.bags.batch, kind, !backend->meets(*resolved)};
+        },
         [&](const ops::EmbeddingCall* resolved) {
           return runtime::Terms("a call of an embedding").add("batch", resolved->given.bags.batch).add("rate", rate);
         },
@@ -174,9 +223,15 @@ EmbeddingReport EmbeddingAllToAll::report() {
   return report;
 }
 
-void EmbeddingAllToAll::check() { state_->backend->check(); }
+void EmbeddingAllToAll::check() {
+  state_->backend->check();
+  state_->calls.expect_none_refused();
+}
 
-void EmbeddingAllToAll::synchronize(CudaStream stream) { state_->backend->synchronize(stream); }
+void EmbeddingAllToAll::synchronize(CudaStream stream) {
+  state_->backend->synchronize(stream);
+  state_->calls.expect_none_refused();
+}
 
 std::shared_ptr<void> EmbeddingAllToAll::allocate_output() {
   const View& out = state_->rules.infos().back().view;

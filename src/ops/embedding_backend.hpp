@@ -20,6 +20,8 @@ class EmbeddingBackend {
   virtual const EmbeddingCall& resolve(EmbeddingRules& rules, const Operands& operands, float rate,
                                        CudaStream stream) = 0;
 
+  /// Of the call that is made now: whether it waits for the other ranks before it is queued.
+  virtual bool meets(const EmbeddingCall& call) const = 0;
   virtual void run(const EmbeddingCall& call, CudaStream stream) = 0;
   virtual void update(const EmbeddingCall& call, float rate, CudaStream stream) = 0;
 
@@ -31,6 +33,10 @@ class EmbeddingBackend {
   virtual void synchronize(CudaStream stream) = 0;
   virtual std::shared_ptr<void> allocate_output(std::size_t bytes) = 0;
   virtual std::shared_ptr<const Plan> plan() = 0;
+
+  /// On GPUs: this rank's, and the place of a call's output.
+  virtual int gpu() const { return -1; }
+  virtual LentOutput lent_output(std::uint64_t) { return {}; }
 };
 
 /// Collective, as the operator's constructor. Strategy and knobs are set.

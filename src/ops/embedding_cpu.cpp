@@ -54,6 +54,8 @@ class CpuEmbedding final : public EmbeddingBackend {
     return *call;
   }
 
+  bool meets(const EmbeddingCall&) const override { return true; }
+
   void run(const EmbeddingCall& call, CudaStream) override {
     Addresses addresses;
     addresses.others = {call.matrix};

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/check.hpp"
+#include "execute/cuda/calls_and_outputs.hpp"
 #include "execute/cuda/embedding/misfits.hpp"
 #include "imbrex/collectives.hpp"
 #include "ops/embedding_backend.hpp"
@@ -60,6 +61,8 @@ class GpuEmbedding final : public EmbeddingBackend {
     return call;
   }
 
+  bool meets(const EmbeddingCall& call) const override { return executions_.count(call.given.bags.batch) == 0; }
+
   void run(const EmbeddingCall& call, CudaStream stream) override {
     execution_of(call.given.bags.batch).enqueue(addresses_of(call), stream);
   }
@@ -71,6 +74,8 @@ class GpuEmbedding final : public EmbeddingBackend {
                        element = static_cast<std::int64_t>(size_of(shape_.out)),
                        pitch = problem::width_of(problem_.tables), block = rows * width * element;
     auto* sent = static_cast<std::byte*>(sent_->get());
+    // What all updates share is one call's at a time.
+    cuda::QueuedCall queued(world_, gpus_->own_gpu, stream);
     for (int rank = 0; rank < ranks; ++rank)
       for (const problem::Run& run : blocks_.runs(rank))
         update_->copy({static_cast<const std::byte*>(call.matrix) + run.to * element,
@@ -83,11 +88,12 @@ class GpuEmbedding final : public EmbeddingBackend {
                       {"out", View::vector(got, shape_.out, rows * width * ranks)}},
                      stream);
     }
-    if (call.given.tables.count == 0) return;
+    if (call.given.tables.count == 0) return queued.end();
     std::vector<void*> parts;
     for (int rank = 0; rank < ranks; ++rank) parts.push_back(got + rank * block);
     update_->launch(call.given, {parts.data(), ranks, shape_.out, width},
                     {*shape_.optimizer, rate, shape_.epsilon, call.states.data()}, stream);
+    queued.end();
   }
 
   std::int64_t take_ignored() override {
@@ -106,6 +112,11 @@ class GpuEmbedding final : public EmbeddingBackend {
     auto memory = gpus_->executor->allocate_output(bytes);
     void* address = memory.get();
     return {address, [gpus = gpus_, memory = std::move(memory)](void*) {}};
+  }
+  int gpu() const override { return gpus_->own_gpu; }
+  LentOutput lent_output(std::uint64_t place) override {
+    const auto rows = static_cast<std::size_t>(problem_.m / problem_.ranks * problem::width_of(problem_.tables));
+    return {*gpus_, place, rows * size_of(shape_.out)};
   }
   std::shared_ptr<const Plan> plan() override {
     return std::make_shared<const Plan>(make_plan(problem_, strategy_, knobs_));

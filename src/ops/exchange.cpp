@@ -24,6 +24,14 @@ Exchange::Exchange(World& world, ExchangeKind kind, std::int64_t max_count, Type
   state_ =
       std::make_unique<State>(State{make(world, kind, max_count, type, options), kind, world.size(), max_count, type});
   place().made();
+  place().enroll([this](std::int64_t count) {
+    const State& s = *state_;
+    const std::size_t block = static_cast<std::size_t>(count) * size_of(s.type),
+                      all = block * static_cast<std::size_t>(s.ranks);
+    const auto in = place().scratch(all), out = place().scratch(all);
+    (*s.backend)(in.get(), out.get(), count, nullptr);
+    s.backend->finish();
+  });
 }
 
 Exchange::~Exchange() = default;
@@ -52,6 +60,7 @@ void Exchange::run(const Operands& operands, CudaStream stream) {
         ops::expect_apart(in, out, false);
         return Resolved{in.data, out.data, count};
       },
+      [&](const Resolved& r) { return r.count; },
       [&](const Resolved& r) {
         return runtime::Terms("a call of an exchange").add("kind", name_of(s.kind)).add("count", r.count);
       },
@@ -60,6 +69,9 @@ void Exchange::run(const Operands& operands, CudaStream stream) {
 
 ExchangeReport Exchange::report() { return state_->backend->report(); }
 
-void Exchange::synchronize() { state_->backend->finish(); }
+void Exchange::synchronize() {
+  state_->backend->finish();
+  place().calls.expect_none_refused();
+}
 
 }  // namespace imbrex

@@ -159,13 +159,19 @@ struct GemmOperator::State {
   CodecReport last_codes;   // on the CPU: of the last call
   execute::OperandRules rules;
   runtime::Calls& calls;
+  runtime::CallMember member;
   std::vector<std::int32_t> first_rows;                      // of a packed output's blocks
   std::unique_ptr<runtime::DeviceMemory> first_rows_on_gpu;  // the same
   std::vector<Staged> staged;                                // by place in the call
   std::vector<const void*> known;  // operands of the last call, which were found to be on the GPU
 
   State(World& w, const Problem& p, bool any_m, const OperatorOptions& o)
-      : world(w), problem(p), options(o), rules(p, any_m), calls(runtime::calls_of(w)) {}
+      : world(w),
+        problem(p),
+        options(o),
+        rules(p, any_m),
+        calls(runtime::calls_of(w)),
+        member(calls, [this](const runtime::CallNote& call) { stand_in(call.size); }) {}
 
   Plan plan_of(std::int64_t m) const {
     Problem of_m = problem;
@@ -263,6 +269,39 @@ struct GemmOperator::State {
     }
   }
 
+  runtime::CallNote note() const { return {member.number(), rules.m(), 0, device == Device::cuda}; }
+
+  // Takes this rank's part in a call of that M that it refused. Its operands are NaN, so that nobody takes what comes of
+  // it for a result.
+  void stand_in(std::int64_t m) {
+    if (device == Device::cuda) return stand_in_on_gpu(m);
+    std::vector<std::vector<std::byte>> memory;
+    std::vector<Operand> operands;
+    for (const OperandInfo& of : rules.infos()) {
+      const OperandInfo info = m == problem.m ? of : rules.info(of.name, m);
+      operands.push_back({of.name, info.at(memory.emplace_back(info.bytes(), std::byte{0xff}).data())});
+    }
+    run_here(rules.resolve(operands));
+  }
+
+  void stand_in_on_gpu(std::int64_t m) {
+    runtime::select_gpu(gpus->own_gpu);
+    std::vector<std::unique_ptr<runtime::DeviceMemory>> memory;
+    std::vector<Operand> operands;
+    for (const OperandInfo& of : rules.infos()) {
+      const OperandInfo info = m == problem.m ? of : rules.info(of.name, m);
+      memory.push_back(std::make_unique<runtime::DeviceMemory>(info.bytes()));
+      memory.back()->upload(std::vector<std::byte>(info.bytes(), std::byte{0xff}).data());
+      operands.push_back({of.name, info.at(memory.back()->get())});
+    }
+    // Where peers store into the heap, what lies there comes back.
+    const ops::LentOutput lent(*gpus, calls.place(), rules.info("out", m).bytes());
+    if (lent)
+      for (Operand& operand : operands)
+        if (operand.name == "out") operand.view.data = lent.get();
+    execution_of(m).run(rules.resolve(operands));
+  }
+
   OperandInfo info_of_call(std::string_view name) const {
     return rules.m() == problem.m ? rules.info(name) : rules.info(name, rules.m());
   }
@@ -285,7 +324,7 @@ struct GemmOperator::State {
           }
           return rules.resolve(there);
         },
-        [&](const Addresses&) { return call_terms(); },
+        [&](const Addresses&) { return note(); }, [&](const Addresses&) { return call_terms(); },
         [&](const Addresses& addresses) {
           called = rules.m();
           each(OperandRole::input, [&](std::size_t i) { staged[i].bring(operands[i].view.data); });
@@ -363,7 +402,7 @@ void GemmOperator::run(const Operands& operands, CudaStream stream) {
         }
         return addresses;
       },
-      [&](const Addresses&) { return s.call_terms(); },
+      [&](const Addresses&) { return s.note(); }, [&](const Addresses&) { return s.call_terms(); },
       [&](const Addresses& addresses) {
         s.called = s.rules.m();
         if (on_gpus)
@@ -376,17 +415,22 @@ void GemmOperator::run(const Operands& operands, CudaStream stream) {
 Report GemmOperator::run_and_wait(const Operands& operands) {
   State& s = *state_;
   if (s.device == Device::cuda) return s.run_staged(operands);
-  return s.calls.make([&] { return s.rules.resolve(operands); }, [&](const Addresses&) { return s.call_terms(); },
+  return s.calls.make([&] { return s.rules.resolve(operands); }, [&](const Addresses&) { return s.note(); },
+                      [&](const Addresses&) { return s.call_terms(); },
                       [&](const Addresses& addresses) { return s.run_here(addresses); });
 }
 
-void GemmOperator::check() { state_->execution().check(); }
+void GemmOperator::check() {
+  state_->execution().check();
+  state_->calls.expect_none_refused();
+}
 
 void GemmOperator::synchronize(CudaStream stream) {
   if (state_->device == Device::cpu && stream == nullptr)
     state_->execution().check();
   else
     state_->execution().synchronize(stream);
+  state_->calls.expect_none_refused();
 }
 
 std::shared_ptr<void> GemmOperator::allocate_output() {

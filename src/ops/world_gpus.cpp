@@ -8,6 +8,7 @@
 
 #include "base/check.hpp"
 #include "base/fixed_text.hpp"
+#include "execute/cuda/calls_and_outputs.hpp"
 #include "execute/cuda/refusal.hpp"
 #include "plan/problem.hpp"
 #include "plan/task_stream.hpp"
@@ -178,6 +179,22 @@ std::shared_ptr<GpuOperation> WorldGpus::operation_of_any_m(World& world, const 
   prepare_any_m(world, *made);
   operations.push_back(made);
   return made;
+}
+
+LentOutput::LentOutput(WorldGpus& gpus, std::uint64_t place, std::size_t bytes) {
+  if (place == 0) return;
+  const std::shared_ptr<void> there(std::shared_ptr<void>(), cuda::output_at(*gpus.executor, place));
+  memory_ = std::make_unique<runtime::DeviceMemory>(bytes, there);
+  before_.resize(bytes);
+  memory_->download(before_.data());
+}
+
+LentOutput::~LentOutput() {
+  if (memory_ == nullptr) return;
+  try {
+    memory_->upload(before_.data());
+  } catch (const Error&) {  // the GPU has failed, and with it the world
+  }
 }
 
 std::string why_no_gpus(World& world) {

@@ -1,6 +1,8 @@
 // The GPUs of a world, for all its operators.
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
@@ -11,6 +13,7 @@
 #include "imbrex/advanced/execute.hpp"
 #include "imbrex/world.hpp"
 #include "ops/plans_by_size.hpp"
+#include "runtime/cuda/device_memory.hpp"
 
 namespace imbrex::ops {
 
@@ -67,6 +70,23 @@ struct WorldGpus {
 /// Collective. Made by the first call and kept with the world. Throws Error(invalid_input) for `options` that are
 /// neither default nor those of the first call, and Error(runtime_failure) as make_cuda_executor.
 std::shared_ptr<WorldGpus> gpus_of(World& world, const CudaOptions& options);
+
+/// Memory of allocate_output that a call which a rank stands in for is stored into: what lies there comes back.
+class LentOutput {
+ public:
+  /// `place` as runtime::Calls::place; `bytes` of an output.
+  LentOutput() = default;
+  LentOutput(WorldGpus& gpus, std::uint64_t place, std::size_t bytes);
+  ~LentOutput();
+  LentOutput(LentOutput&&) = default;
+
+  explicit operator bool() const { return memory_ != nullptr; }
+  void* get() const { return memory_->get(); }
+
+ private:
+  std::unique_ptr<runtime::DeviceMemory> memory_;
+  std::vector<std::byte> before_;
+};
 
 /// Collective: why the ranks cannot have a GPU each, the same on all; empty if they can.
 std::string why_no_gpus(World& world);

@@ -8,6 +8,7 @@
 
 #include "base/check.hpp"
 #include "base/hash.hpp"
+#include "runtime/calls.hpp"
 #include "runtime/control.hpp"
 
 namespace imbrex::runtime {
@@ -156,6 +157,7 @@ std::string disagreement(const std::vector<std::string>& texts) {
 }  // namespace
 
 std::vector<std::int64_t> agree(World& world, const std::function<Terms()>& ask) {
+  calls_of(world).begin_agreement();
   const Answer own = answer_of(ask);
   std::vector<Digest> all(static_cast<std::size_t>(world.size()));
   world.all_gather(&own.digest, all.data(), sizeof own.digest);

@@ -2,11 +2,16 @@
 
 #include <fmt/format.h>
 
+#include <pthread.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <array>
 #include <cstring>
 #include <string>
+#include <utility>
 
+#include "base/check.hpp"
 #include "base/environment.hpp"
 #include "base/narrow.hpp"
 
@@ -14,6 +19,10 @@ namespace imbrex::runtime {
 namespace {
 
 constexpr std::uint32_t remembered = 32;
+
+// Of this process, since its first ancestor that had this library.
+std::atomic<std::uint64_t> forks = 0;
+[[maybe_unused]] const int counts_forks = pthread_atfork(nullptr, nullptr, [] { forks.fetch_add(1); });
 
 // What a rank's records say of a call.
 enum class Fate { to_come, taken, refused };
@@ -72,40 +81,145 @@ void record_refusal(Control& control, int refuser, int taker, std::string_view r
 
 }  // namespace
 
+CallMember::CallMember(Calls& calls, std::function<void(const CallNote&)> stand_in)
+    : calls_(calls), number_(calls.agreements_), stand_in_(std::move(stand_in)) {
+  calls_.members_.push_back(this);
+}
+
+CallMember::~CallMember() { std::erase(calls_.members_, this); }
+
 Calls::Calls(World& world, Control& control, int rank)
-    : world_(world), control_(control), rank_(rank), checked_(base::environment().check_calls()) {}
+    : world_(world),
+      control_(control),
+      rank_(rank),
+      checked_(base::environment().check_calls()),
+      forks_(forks.load(std::memory_order_relaxed)) {}
+
+void Calls::expect_own_process() const {
+  IMBREX_EXPECTS(forks.load(std::memory_order_relaxed) == forks_,
+                 "a call of rank {}, by process {}, which the rank's process forked: it is no rank", rank_, getpid());
+}
 
 void Calls::compare(const std::function<Terms()>& ask) { agree(world_, ask); }
 
 void Calls::refuse(const Error& error) {
-  make([&]() -> int { throw error; }, [](int) { return Terms("a call"); }, [](int) {});
+  try {
+    make([&]() -> int { throw error; }, [](int) { return CallNote{}; }, [](int) { return Terms("a call"); }, [](int) {});
+  } catch (const Error&) {  // the same, as it is everybody's
+  }
+}
+
+std::uint64_t Calls::number_of(int rank) const {
+  const std::uint64_t record = word(control_.block().ranks[rank].calls).load(std::memory_order_seq_cst);
+  // The record has the lower half; ranks are never 2^31 calls apart.
+  const auto ahead =
+      static_cast<std::int32_t>(base::wrapped<std::uint32_t>(record >> 32) - base::wrapped<std::uint32_t>(number_));
+  return number_ + static_cast<std::uint64_t>(std::int64_t{ahead});
+}
+
+bool Calls::refused_here(std::uint64_t number) const {
+  return number_ - number < remembered && (refused_ >> (number_ - number) & 1) != 0;
 }
 
 // A rank that takes a call writes that down, then looks for refusals. One that refuses it writes that down, then looks
 // for ranks that took it. All four are sequentially consistent, so one of the two sees the other.
-void Calls::take() {
+void Calls::take(const CallNote& note) {
   refused_ <<= 1;
   ControlBlock& block = control_.block();
-  word(block.ranks[rank_].calls).store(packed(++number_, refused_), std::memory_order_seq_cst);
-  const bool refused_far =
-      control_.far() && word(control_.far()->block().last_refused).load(std::memory_order_seq_cst) >= number_;
-  if (word(block.last_refused).load(std::memory_order_seq_cst) < number_ && !refused_far) [[likely]]
+  TakenRecord& taken = block.taken[rank_][++number_ % remembered_calls];
+  word(taken.number).store(0, std::memory_order_relaxed);
+  std::atomic_thread_fence(std::memory_order_release);
+  word(taken.object).store(note.object, std::memory_order_relaxed);
+  word(taken.size).store(note.size, std::memory_order_relaxed);
+  word(taken.kind).store(note.kind, std::memory_order_relaxed);
+  word(taken.state).store(note.queued ? taken_only : begun, std::memory_order_relaxed);
+  word(taken.number).store(number_, std::memory_order_release);
+  word(block.ranks[rank_].calls).store(packed(number_, refused_), std::memory_order_seq_cst);
+  if (control_.far()) {
+    if (word(block.last_refused).load(std::memory_order_seq_cst) < number_ &&
+        word(control_.far()->block().last_refused).load(std::memory_order_seq_cst) < number_) [[likely]]
+      return;
+    for (int r = 0; r < control_.size(); ++r)
+      if (fate_of(control_, r, number_) == Fate::refused)
+        control_.record_and_throw(fmt::format("{} refused a call that {} takes: {}", control_.name(r),
+                                              control_.name(rank_), text_of(control_.home(r).refusals[r], number_)));
     return;
-  for (int r = 0; r < control_.size(); ++r)
-    if (fate_of(control_, r, number_) == Fate::refused)
-      control_.record_and_throw(fmt::format("{} refused a call that {} takes: {}", control_.name(r),
-                                            control_.name(rank_), text_of(control_.home(r).refusals[r], number_)));
+  }
+  if (word(block.last_refused).load(std::memory_order_seq_cst) < number_) [[likely]]
+    return;
+  switch (fate(number_).fate) {
+    case CallFate::made:
+      known_ = ~std::uint64_t{0};  // it is told behind the call
+      return;
+    case CallFate::skipped:
+      refused_ |= 1;
+      word(block.ranks[rank_].calls).store(packed(number_, refused_), std::memory_order_seq_cst);
+      throw_refused(number_);
+    case CallFate::agreed:
+      control_.record_and_throw(
+          fmt::format("{} makes call {} of the world, for which other ranks prepare", control_.name(rank_), number_));
+  }
 }
 
-void Calls::refuse(std::string_view reason) noexcept {
+void Calls::began(bool is_captured) noexcept {
+  word(control_.block().taken[rank_][number_ % remembered_calls].state)
+      .store(is_captured ? captured : begun, std::memory_order_release);
+}
+
+// Nobody makes the call.
+void Calls::throw_refused(std::uint64_t number) {
+  told_ = true;
+  for (int r = 0; r < control_.size(); ++r)
+    if (r != rank_ && fate_of(control_, r, number) == Fate::refused)
+      throw Error(ErrorCode::invalid_input, fmt::format("{} refused this call: {}", control_.name(r),
+                                                        text_of(control_.block().refusals[r], number)));
+  throw Error(ErrorCode::invalid_input, "another rank refused this call");
+}
+
+void Calls::tell_of_refusals() {
+  if (control_.far()) return;
+  ControlBlock& block = control_.block();
+  known_ = word(block.refusals_made).load(std::memory_order_seq_cst);
+  std::string first;
+  const auto look = [&](int rank, std::uint64_t number) {
+    if (number == 0 || number > number_ || refused_here(number) ||
+        std::find(told_of_.begin(), told_of_.end(), number) != told_of_.end() ||
+        fate_of(control_, rank, number) != Fate::refused)
+      return;
+    told_of_.push_back(number);
+    if (first.empty())
+      first = fmt::format("{} refused {}: {}", control_.name(rank),
+                          number == number_
+                              ? std::string("this call")
+                              : fmt::format("the call that was made {} calls before this one, whose outputs mean "
+                                            "nothing",
+                                            number_ - number),
+                          text_of(block.refusals[rank], number));
+  };
+  for (int r = 0; r < control_.size(); ++r) {
+    if (r == rank_) continue;
+    look(r, word(block.refusals[r].number).load(std::memory_order_acquire));
+    const std::uint64_t last = number_of(r);
+    for (std::uint32_t back = 0; back < remembered && back < last; ++back) look(r, last - back);
+  }
+  if (told_of_.size() > remembered_calls) told_of_.erase(told_of_.begin(), told_of_.end() - remembered_calls / 2);
+  if (first.empty()) return;
+  told_ = true;
+  throw Error(ErrorCode::invalid_input, first);
+}
+
+void Calls::refuse(std::string_view reason) {
+  expect_own_process();
   ++number_;
   refused_ = refused_ << 1 | 1;
   publish_refusal(reason);
+  settle(reason);
 }
 
-void Calls::take_back(std::string_view reason) noexcept {
+void Calls::take_back(std::string_view reason) {
   refused_ |= 1;
   publish_refusal(reason);
+  settle(reason);
 }
 
 void Calls::publish_refusal(std::string_view reason) noexcept {
@@ -113,10 +227,196 @@ void Calls::publish_refusal(std::string_view reason) noexcept {
   write_text(block.refusals[rank_], number_, reason);
   word(block.ranks[rank_].calls).store(packed(number_, refused_), std::memory_order_seq_cst);
   raise(block.last_refused, number_);
+  word(block.refusals_made).fetch_add(1);
+  if (!control_.far()) return;
   // Far ranks look whether they have taken it.
-  if (control_.far()) control_.far()->refused(number_, packed(number_, refused_), reason);
+  control_.far()->refused(number_, packed(number_, refused_), reason);
   for (int r = 0; r < control_.size(); ++r)
     if (r != rank_ && fate_of(control_, r, number_) == Fate::taken) return record_refusal(control_, rank_, r, reason);
+}
+
+void Calls::await(const std::function<bool(int)>& there, std::string_view for_what) {
+  const auto missing = [&] {
+    std::vector<int> ranks;
+    for (int r = 0; r < control_.size(); ++r)
+      if (!there(r)) ranks.push_back(r);
+    return ranks;
+  };
+  const double limit = world_.options().wait_limit;
+  control_.wait(
+      limit, [&] { return missing().empty(); },
+      [&] {
+        return fmt::format("{} waited {:.3g} s {} for {}, the wait limit", control_.name(rank_), limit, for_what,
+                           control_.list(missing()));
+      },
+      [&]() -> std::string {
+        for (const int r : missing())
+          if (control_.state(r) >= finished && !there(r))
+            return fmt::format("{} waits {}, but {} has left the world", control_.name(rank_), for_what,
+                               control_.name(r));
+        return {};
+      });
+}
+
+// A rank proposes that the call is skipped only where it has seen, behind the refusal, that no rank had taken it; who
+// takes it later sees the refusal and asks here. So either nobody makes the call, or all do. The same goes for
+// agreements that ranks have begun.
+Calls::Decided Calls::fate(std::uint64_t number) {
+  ControlBlock& block = control_.block();
+  // The place may hold an older decision that some rank has still to read.
+  if (number > remembered_decisions)
+    await([&](int r) { return r == rank_ || number_of(r) + remembered_decisions > number; },
+          "for a call that was refused");
+  auto decided = word(block.decisions[number % remembered_decisions].fate);
+  std::uint64_t seen = decided.load(std::memory_order_seq_cst);
+  while (seen >> 32 != base::wrapped<std::uint32_t>(number)) {
+    CallFate proposed = CallFate::skipped;
+    std::uint64_t agreement = agreements_;
+    for (int r = 0; r < control_.size(); ++r) {
+      // Nobody goes past the call before it is decided: a rank that is past it had taken it.
+      const std::uint64_t there = number_of(r);
+      if (there > number || (there == number && fate_of(control_, r, number) == Fate::taken))
+        proposed = CallFate::made;
+      agreement = std::max(agreement, word(block.ranks[r].agreements).load(std::memory_order_seq_cst));
+    }
+    if (proposed == CallFate::skipped && agreement > agreements_) proposed = CallFate::agreed;
+    const std::uint64_t own = number << 32 | (agreement << 2 & 0xffffffff) | static_cast<std::uint64_t>(proposed);
+    if (decided.compare_exchange_strong(seen, own, std::memory_order_seq_cst)) seen = own;
+  }
+  return {static_cast<CallFate>(seen % 4), base::wrapped<std::uint32_t>(seen & 0xffffffff) >> 2};
+}
+
+void Calls::settle(std::string_view reason) {
+  if (control_.far()) return;
+  const auto [decided, agreement] = fate(number_);
+  if (decided == CallFate::made) return stand_in();
+  // The others wait in an agreement, which ends with this rank's reason.
+  if (decided != CallFate::agreed || (agreement - agreements_) % (1u << 30) != 1) return;
+  try {
+    agree(world_, [&]() -> Terms { throw Error(ErrorCode::invalid_input, std::string(reason)); });
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::invalid_input) throw;
+  }
+}
+
+void Calls::stand_in() {
+  ControlBlock& block = control_.block();
+  // Some rank that has come to where it makes the call; none where all take it back.
+  int taker = -1;
+  std::uint32_t state = taken_only;
+  control_.wait(
+      world_.options().wait_limit,
+      [&] {
+        bool some = false;
+        for (int r = 0; r < control_.size(); ++r) {
+          if (r == rank_ || number_of(r) < number_ || fate_of(control_, r, number_) != Fate::taken) continue;
+          some = true;
+          state = word(block.taken[r][number_ % remembered_calls].state).load(std::memory_order_acquire);
+          if (state == taken_only) continue;
+          taker = r;
+          return true;
+        }
+        return !some;
+      },
+      [&] {
+        return fmt::format("{} waited {:.3g} s for ranks that have taken call {}", control_.name(rank_),
+                           world_.options().wait_limit, number_);
+      });
+  if (taker < 0) return;
+  TakenRecord& taken = block.taken[taker][number_ % remembered_calls];
+  const CallNote note{word(taken.object).load(std::memory_order_relaxed),
+                      word(taken.size).load(std::memory_order_relaxed),
+                      word(taken.kind).load(std::memory_order_relaxed), false};
+  std::atomic_thread_fence(std::memory_order_acquire);
+  const bool whole = word(taken.number).load(std::memory_order_relaxed) == number_;
+  if (whole && state == captured) return;  // nobody has run it
+  const auto member = std::find_if(members_.begin(), members_.end(),
+                                   [&](const CallMember* one) { return one->number() == note.object; });
+  if (!whole || note.object == 0 || member == members_.end())
+    return record_refusal(control_, rank_, taker, text_of(block.refusals[rank_], number_));
+  const Launching launching(*this);
+  try {
+    (*member)->stand_in_(note);
+  } catch (const Error& error) {
+    // What the others refuse alike, in the same place, is no failure.
+    if (error.code() != ErrorCode::invalid_input) throw;
+  }
+}
+
+void Calls::skip(std::string_view reason) {
+  expect_own_process();
+  if (checked_) {
+    try {
+      compare([] { return Terms("a call of an operator").add("rows", 0); });
+    } catch (const Error& error) {
+      if (error.code() == ErrorCode::invalid_input) refuse(error.what());
+      throw;
+    }
+  }
+  ++number_;
+  refused_ = refused_ << 1 | 1;
+  word(control_.block().ranks[rank_].skipped).store(number_, std::memory_order_seq_cst);
+  publish_refusal(reason);
+  settle(reason);
+  if (!all_empty()) throw Error(ErrorCode::invalid_input, std::string(reason));
+}
+
+bool Calls::all_empty() {
+  ControlBlock& block = control_.block();
+  if (fate(number_).fate != CallFate::skipped) return false;
+  await([&](int r) { return number_of(r) >= number_; }, "at a call without rows");
+  auto decided = word(block.decisions[number_ % remembered_decisions].empty);
+  std::uint64_t seen = decided.load(std::memory_order_seq_cst);
+  while (seen / 4 != number_) {
+    std::uint64_t proposed = 1;
+    for (int r = 0; r < control_.size(); ++r)
+      if (word(block.ranks[r].skipped).load(std::memory_order_seq_cst) != number_) proposed = 2;
+    if (decided.compare_exchange_strong(seen, number_ * 4 + proposed, std::memory_order_seq_cst)) return proposed == 1;
+  }
+  return seen % 4 == 1;
+}
+
+// The first rank that comes to a call says where.
+std::uint64_t Calls::said_first(std::uint64_t place) {
+  constexpr int bits = 40;
+  auto first = word(control_.block().places[number_ % remembered_places]);
+  const std::uint64_t tag = number_ << bits, own = tag | place;
+  std::uint64_t seen = first.load(std::memory_order_seq_cst);
+  while (seen >> bits != tag >> bits)
+    if (first.compare_exchange_strong(seen, own, std::memory_order_seq_cst)) return place;
+  return seen ^ tag;
+}
+
+void Calls::expect_place(std::uint64_t place) {
+  if (!launching_) return;
+  const std::uint64_t first = said_first(place);
+  const auto text_of = [](std::uint64_t at) {
+    return at == 0 ? std::string("in memory of its own") : fmt::format("at byte {} of its heap", at - 1);
+  };
+  IMBREX_EXPECTS(first == place,
+                 "operand out of rank {} lies {}, that of another rank {}: memory of allocate_output is given by all "
+                 "ranks, of one call of it, or by none",
+                 rank_, text_of(place), text_of(first));
+}
+
+std::uint64_t Calls::place() { return said_first(0); }
+
+// A peer that has refused the call for which this rank prepares either sees the agreement, and takes part in it, or it
+// is seen here.
+void Calls::begin_agreement() {
+  expect_own_process();
+  ControlBlock& block = control_.block();
+  const auto agreements = word(block.ranks[rank_].agreements);
+  const auto is_skipped = [&] {
+    return !control_.far() && word(block.last_refused).load(std::memory_order_seq_cst) > number_ &&
+           fate(number_ + 1).fate == CallFate::skipped;
+  };
+  if (is_skipped()) throw_refused(number_ + 1);
+  agreements.store(++agreements_, std::memory_order_seq_cst);
+  if (!is_skipped()) [[likely]]
+    return;
+  agreements.store(--agreements_, std::memory_order_seq_cst);
+  throw_refused(number_ + 1);
 }
 
 void note_refusal(Control& control, int rank, std::uint64_t number, std::uint64_t calls,

@@ -1,10 +1,15 @@
-// How a rank tells its peers that it refused a call which they take. docs/dev/runtime.md describes the protocol.
+// The calls of a world: every rank makes them in one order, and what some ranks refuse becomes an error on all of them.
+// docs/dev/runtime.md describes the protocol.
 #pragma once
 
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <string>
 #include <string_view>
+#include <type_traits>
+#include <utility>
+#include <vector>
 
 #include "imbrex/error.hpp"
 #include "imbrex/world.hpp"
@@ -13,9 +18,40 @@
 
 namespace imbrex::runtime {
 
-/// Counts one rank's collective calls, which all ranks make in the same order. A call that every rank refuses costs
-/// nothing. Where some ranks refuse a call and others take it, those others would wait for peers that never come: the
-/// world fails instead, with the rank that refused and its reason. One thread at a time.
+/// What a call is, so that a rank that refused it can take its part in it.
+struct CallNote {
+  std::uint64_t object = 0;  ///< CallMember::number; 0: nobody can stand in
+  std::int64_t size = 0;     ///< M, elements, rows: the object's own, and the same on every rank
+  std::uint32_t kind = 0;    ///< the object's own
+  bool queued = false;       ///< `began` says later whether a graph captures the call
+};
+
+class Calls;
+
+/// An object whose calls are the world's, while it lives. Every rank makes it, after an agreement that was its own.
+class CallMember {
+ public:
+  /// `stand_in` makes a call that this rank refused, with operands that nobody uses.
+  CallMember(Calls& calls, std::function<void(const CallNote&)> stand_in);
+  ~CallMember();
+  CallMember(const CallMember&) = delete;
+  CallMember& operator=(const CallMember&) = delete;
+
+  /// The same on every rank.
+  std::uint64_t number() const { return number_; }
+
+ private:
+  friend class Calls;
+  Calls& calls_;
+  std::uint64_t number_;
+  std::function<void(const CallNote&)> stand_in_;
+};
+
+/// Counts one rank's collective calls, which all ranks make in the same order. Where some ranks refuse a call and others
+/// have taken it, those that refused it stand in with operands of their own, so that it ends, and every rank gets an
+/// Error(invalid_input) that names the rank and its reason: ranks that take it later at once, those that had taken it
+/// behind the call where it is complete on return, else behind their next one. The next call is a call like any other.
+/// One thread at a time.
 class Calls {
  public:
   Calls(World& world, Control& control, int rank);
@@ -23,13 +59,16 @@ class Calls {
   /// Whether ranks compare their calls (IMBREX_CHECK_CALLS).
   bool checked() const { return checked_; }
 
-  /// This rank's next call: `resolve` checks its operands, and `launch` gets what it returns. Peers learn of it if this
-  /// rank refuses what they take, by an Error(invalid_input) of either. Where calls are checked, the call is
-  /// collective, and what `describe` says of what `resolve` returned must be the same on every rank; else every rank
-  /// refuses it, by an Error(invalid_input) that names the field and the ranks.
-  template <typename Resolve, typename Describe, typename Launch>
-  auto make(Resolve&& resolve, Describe&& describe, Launch&& launch) {
-    bool taken = false;
+  /// This rank's next call: `resolve` checks its operands, `note` says what the call is, and `launch` makes it; both
+  /// get what `resolve` returns. Peers learn of it if this rank refuses what they take, by an Error(invalid_input) of
+  /// `resolve` or `launch`. Where calls are checked, the call is collective, and what `describe` says of what `resolve`
+  /// returned must be the same on every rank; else every rank refuses it, by an Error(invalid_input) that names the
+  /// field and the ranks.
+  template <typename Resolve, typename Note, typename Describe, typename Launch>
+  auto make(Resolve&& resolve, Note&& note, Describe&& describe, Launch&& launch) {
+    expect_own_process();
+    const std::uint64_t before = number_;
+    told_ = false;
     try {
       const auto resolved = [&] {
         if (!checked_) [[likely]]
@@ -38,39 +77,115 @@ class Calls {
         compare([&] { return describe(own.emplace(resolve())); });
         return *std::move(own);
       }();
-      take();
-      taken = true;
-      return launch(resolved);
+      take(note(resolved));
+      const Launching launching(*this);
+      if constexpr (std::is_void_v<decltype(launch(resolved))>) {
+        launch(resolved);
+        expect_none_refused();
+      } else {
+        auto result = launch(resolved);
+        expect_none_refused();
+        return result;
+      }
     } catch (const Error& error) {
-      if (error.code() == ErrorCode::invalid_input) taken ? take_back(error.what()) : refuse(error.what());
+      if (error.code() != ErrorCode::invalid_input) throw;
+      if (number_ == before)
+        refuse(error.what());
+      else if (!told_ && number_ == before + 1)  // else a call within this one was refused
+        take_back(error.what());
       throw;
     }
   }
 
-  /// This rank takes its next call. Throws Error(runtime_failure) if a peer is known to have refused it. One store and
-  /// one load where nothing was refused.
-  void take();
+  /// This rank takes its next call. Throws Error(invalid_input) if a peer has refused it and nobody makes it. A few
+  /// stores and one load where nothing was refused.
+  void take(const CallNote& note = {});
+
+  /// Of the call that is being made: it has come to where it is queued, or captured. Before it waits for anybody.
+  void began(bool captured) noexcept;
+
+  /// Throws Error(invalid_input), once, if a peer refused what this rank took.
+  void expect_none_refused() {
+    if (word(control_.block().refusals_made).load(std::memory_order_acquire) != known_) [[unlikely]]
+      tell_of_refusals();
+  }
 
   /// This rank refuses its next call with `error`, before it makes it.
   void refuse(const Error& error);
 
-  /// This rank refuses its next call, for `reason`. Does not wait: a peer that takes the call later learns of it.
-  void refuse(std::string_view reason) noexcept;
+  /// This rank refuses its next call, for `reason`, and stands in where others have taken it. Waits for no rank that
+  /// has not come to that call, but where it stands in.
+  void refuse(std::string_view reason);
 
   /// This rank took its last call and refuses it now.
-  void take_back(std::string_view reason) noexcept;
+  void take_back(std::string_view reason);
+
+  /// This rank's next call has no rows. Waits until all ranks have come to it. Throws Error(invalid_input), on every
+  /// rank, with `reason`, which says what this rank was given, where other ranks have some.
+  void skip(std::string_view reason);
+
+  /// Outputs of a call that peers store into lie at one place on all ranks, a number below 2^40 (0: in no memory that
+  /// they store into). Throws Error(invalid_input), which is this rank's refusal, where the first rank that came to this
+  /// call said another one. In `launch`; elsewhere nothing is compared.
+  void expect_place(std::uint64_t place);
+  /// The place of the call that is made: 0 if nobody has said one before.
+  std::uint64_t place();
+
+  /// An agreement begins: throws Error(invalid_input) where a peer has refused the call that it belongs to.
+  void begin_agreement();
+
+  /// Throws Error(invalid_input) in a child of the rank's process, which is no rank.
+  void expect_own_process() const;
 
  private:
+  friend class CallMember;
+  // What the ranks do with a call that some refused: nobody makes it; all meet in the agreement of that number, which
+  // refuses it; all make it.
+  enum class CallFate : std::uint64_t { skipped = 1, agreed = 2, made = 3 };
+  // While one lives, a call is launched.
+  class Launching {
+   public:
+    explicit Launching(Calls& calls) : calls_(calls), before_(std::exchange(calls.launching_, true)) {}
+    ~Launching() { calls_.launching_ = before_; }
+    Launching(const Launching&) = delete;
+    Launching& operator=(const Launching&) = delete;
+
+   private:
+    Calls& calls_;
+    bool before_;
+  };
+  struct Decided {
+    CallFate fate;
+    std::uint32_t agreement;
+  };
+
   // Where calls are checked.
   void compare(const std::function<Terms()>& ask);
   void publish_refusal(std::string_view reason) noexcept;
+  void tell_of_refusals();
+  void settle(std::string_view reason);
+  void stand_in();
+  Decided fate(std::uint64_t number);
+  bool all_empty();
+  std::uint64_t said_first(std::uint64_t place);
+  void await(const std::function<bool(int)>& there, std::string_view for_what);
+  [[noreturn]] void throw_refused(std::uint64_t number);
+  bool refused_here(std::uint64_t number) const;
+  std::uint64_t number_of(int rank) const;
 
   World& world_;
   Control& control_;
   int rank_;
   bool checked_;
-  std::uint64_t number_ = 0;   // of the last call
-  std::uint32_t refused_ = 0;  // the last calls, the latest lowest: set where this rank refused
+  bool launching_ = false;       // a call that was taken, or one that this rank stands in for
+  bool told_ = false;            // the error that is thrown is a peer's refusal
+  std::uint64_t forks_;          // of the process, when the rank was made
+  std::uint64_t number_ = 0;     // of the last call
+  std::uint32_t refused_ = 0;    // the last calls, the latest lowest: set where this rank refused
+  std::uint64_t known_ = 0;      // so many refusals this rank has looked at
+  std::uint64_t agreements_ = 0;  // begun
+  std::vector<std::uint64_t> told_of_;  // calls that this rank took and has thrown for
+  std::vector<CallMember*> members_;
 };
 
 /// A rank of another host has refused its call of that number; `calls`: its record. Fails the world where this rank has

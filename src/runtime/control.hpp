@@ -16,7 +16,7 @@ namespace imbrex::runtime {
 inline constexpr int max_world_size = 64;
 inline constexpr std::size_t max_gather_bytes = 4096;
 inline constexpr std::uint64_t control_magic = 0x316b6c6278726269;  // "ibrxblk1"
-inline constexpr std::uint32_t protocol_version = 4;
+inline constexpr std::uint32_t protocol_version = 5;
 
 enum RankState : std::uint32_t { joining = 0, running = 1, finished = 2, failed = 3 };
 
@@ -31,6 +31,8 @@ struct alignas(64) RankRecord {
   std::uint32_t gathered[2];  // bytes in gather slot 0 and 1, or no_gather
   std::uint64_t calls;        // number of its last collective call, and which of the last ones it refused: see Calls
   std::uint64_t process;      // a number that its process took at random: threads of one process share it
+  std::uint64_t agreements;   // that it has begun
+  std::uint64_t skipped;      // number of the last call for which it had no rows: see Calls
 };
 
 inline constexpr std::uint32_t no_gather = 0xffffffff;  // the rank's last use of the slot was a barrier
@@ -48,6 +50,26 @@ struct alignas(64) RefusalRecord {
   std::uint64_t text[63];  // ends with a zero byte
 };
 
+/// What a rank has written down of a call that it took. Written by that rank alone; `number` is 0 while it writes.
+struct alignas(32) TakenRecord {
+  std::uint64_t number;  // of the call
+  std::uint64_t object;  // CallNote
+  std::int64_t size;
+  std::uint32_t kind;
+  std::uint32_t state;  // TakenState
+};
+enum TakenState : std::uint32_t { taken_only = 0, begun = 1, captured = 2 };
+inline constexpr std::size_t remembered_calls = 1024;
+
+/// What the ranks have decided together of a call that some of them refused: number of the call, and the decision. Each
+/// is made once, by compare-exchange.
+struct alignas(64) Decision {
+  std::uint64_t fate;   // lower half of the number << 32 | agreement << 2 | CallFate
+  std::uint64_t empty;  // number * 4 + 1: every rank skipped it; + 2: some did not
+};
+inline constexpr std::size_t remembered_decisions = 64;
+inline constexpr std::size_t remembered_places = 4096;
+
 struct ControlBlock {
   std::uint64_t magic;
   std::uint32_t version;
@@ -58,15 +80,21 @@ struct ControlBlock {
   FailureRecord failure;
   RankRecord ranks[max_world_size];
   alignas(64) std::uint64_t last_refused;  // the latest call that a rank refused; 0: none was
+  std::uint64_t refusals_made;             // by all ranks
   alignas(4096) RefusalRecord refusals[max_world_size];
   alignas(4096) std::byte gather[2][max_world_size][max_gather_bytes];  // slot, rank
+  alignas(4096) Decision decisions[remembered_decisions];               // of call n at n modulo their number
+  alignas(4096) std::uint64_t places[remembered_places];                // of call n: see Calls::expect_place
+  alignas(4096) TakenRecord taken[max_world_size][remembered_calls];    // rank, call n at n modulo their number
 };
 
 static_assert(sizeof(RankRecord) == 64 && sizeof(FailureRecord) == 2048 && sizeof(RefusalRecord) == 512);
 static_assert(offsetof(ControlBlock, arrivals) == 64 && offsetof(ControlBlock, failure) == 128);
+static_assert(offsetof(ControlBlock, refusals_made) == 6280);
 static_assert(offsetof(ControlBlock, ranks) == 2176 && offsetof(ControlBlock, last_refused) == 6272);
 static_assert(offsetof(ControlBlock, refusals) == 8192 && offsetof(ControlBlock, gather) == 40960);
-static_assert(sizeof(ControlBlock) == 40960 + 2 * 64 * 4096);
+static_assert(offsetof(ControlBlock, decisions) == 565248 && offsetof(ControlBlock, places) == 569344);
+static_assert(offsetof(ControlBlock, taken) == 602112 && sizeof(ControlBlock) == 602112 + 64 * 1024 * 32);
 static_assert(std::atomic_ref<std::uint32_t>::is_always_lock_free &&
                   std::atomic_ref<std::uint64_t>::is_always_lock_free,
               "atomics that take a lock do not work between processes");

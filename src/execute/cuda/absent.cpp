@@ -1,4 +1,5 @@
 // A build without CUDA.
+#include "execute/cuda/calls_and_outputs.hpp"
 #include "execute/cuda/libraries/library_suggestions.hpp"
 #include "execute/cuda/pooled_plans.hpp"
 #include "imbrex/advanced/execute.hpp"
@@ -18,6 +19,10 @@ std::unique_ptr<Executor> make_cuda_executor(World&, const CudaOptions&) {
 std::unique_ptr<cuda::PooledPlans> cuda::pool_plans(Executor&, const std::function<std::vector<PlanToRun>()>&) {
   throw Error(ErrorCode::invalid_input, why_not);
 }
+
+cuda::QueuedCall::QueuedCall(World&, int, CudaStream) { throw Error(ErrorCode::invalid_input, why_not); }
+void cuda::QueuedCall::end() {}
+void* cuda::output_at(Executor&, std::uint64_t) { throw Error(ErrorCode::invalid_input, why_not); }
 
 std::vector<LibraryAlgorithm> cuda::library_suggestions(const Problem&) {
   throw Error(ErrorCode::invalid_input, why_not);
