@@ -8,6 +8,8 @@
 #include "collectives/all_reduce.hpp"
 #include "collectives/cuda/cuda_collectives.hpp"
 #include "runtime/cuda/device.hpp"
+#include "runtime/cuda/device_memory.hpp"
+#include "runtime/cuda/stream_order.hpp"
 
 namespace imbrex {
 namespace {
@@ -22,6 +24,7 @@ class CudaAllReduce final : public collectives::AllReduceBackend {
         type_(type),
         options_(options),
         collectives_(world, runtime::select_device(world)),
+        order_(runtime::stream_order_of(world, runtime::current_gpu())),
         sizes_{collectives_.one_shot_bytes(type),
                options.codec ? collectives_.policy().exact_below(type, *options.codec) : 0} {}
 
@@ -29,6 +32,7 @@ class CudaAllReduce final : public collectives::AllReduceBackend {
     IMBREX_EXPECTS(count >= 0 && count <= max_count_, "all_reduce: count = {}: it must be from 0 to {}", count,
                    max_count_);
     stream_ = static_cast<cudaStream_t>(stream);
+    runtime::InOrder call(*order_, stream_);
     record_ = {};
     const bool coded = collectives::coded(options_, count, type_, sizes_);
     const AllReduceAlgorithm algorithm = collectives::choose(options_, count, type_, sizes_);
@@ -43,6 +47,7 @@ class CudaAllReduce final : public collectives::AllReduceBackend {
     exact.report = options_.report;
     if (!coded) {
       collectives_.all_reduce(in, out, count, type_, stream_, exact);
+      call.end();
       return;
     }
     const CodecPair& pair = *options_.codec;
@@ -62,6 +67,7 @@ class CudaAllReduce final : public collectives::AllReduceBackend {
     }
     collectives_.all_reduce(in, out, count, type_, pair, stream_, knobs);
     if (voted_) collectives_.all_reduce(in, out, count, type_, stream_, exact);
+    call.end();
     const int group = pair.reduce_scatter.group;
     if (one_shot) {
       record_.groups = groups_of(count, group);
@@ -110,6 +116,7 @@ class CudaAllReduce final : public collectives::AllReduceBackend {
   Type type_;
   AllReduceOptions options_;
   cuda::CudaCollectives collectives_;
+  std::shared_ptr<runtime::StreamOrder> order_;
   collectives::Sizes sizes_;
 
   // What is known of the last call.

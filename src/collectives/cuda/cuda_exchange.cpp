@@ -8,6 +8,8 @@
 #include "collectives/all_reduce.hpp"
 #include "collectives/cuda/cuda_collectives.hpp"
 #include "runtime/cuda/device.hpp"
+#include "runtime/cuda/device_memory.hpp"
+#include "runtime/cuda/stream_order.hpp"
 
 namespace imbrex {
 namespace {
@@ -20,20 +22,24 @@ class CudaExchange final : public collectives::ExchangeBackend {
         max_count_(max_count),
         type_(type),
         options_(options),
-        collectives_(world, runtime::select_device(world)) {}
+        collectives_(world, runtime::select_device(world)),
+        order_(runtime::stream_order_of(world, runtime::current_gpu())) {}
 
   void operator()(const void* in, void* out, std::int64_t count, void* stream) override {
     IMBREX_EXPECTS(count >= 0 && count <= max_count_, "{}: count = {}: it must be from 0 to {}", name_of(kind_), count,
                    max_count_);
     stream_ = static_cast<cudaStream_t>(stream);
+    runtime::InOrder call(*order_, stream_);
     called_ = count > 0;
     groups_ = 0;
     const auto blocks = std::min(static_cast<std::uint32_t>(options_.ctas), cuda::max_comm_blocks);
     if (!options_.codec) {
       collectives_.exchange(kind_, in, out, count, type_, stream_, {blocks, options_.report});
+      call.end();
       return;
     }
     collectives_.exchange(kind_, in, out, count, type_, *options_.codec, stream_, blocks);
+    call.end();
     const std::int64_t coded_blocks = kind_ == ExchangeKind::all_gather ? 1 : world_.size();
     groups_ = coded_blocks * ((count + options_.codec->group - 1) / options_.codec->group);
   }
@@ -61,6 +67,7 @@ class CudaExchange final : public collectives::ExchangeBackend {
   Type type_;
   ExchangeOptions options_;
   cuda::CudaCollectives collectives_;
+  std::shared_ptr<runtime::StreamOrder> order_;
 
   // What is known of the last call.
   cudaStream_t stream_ = nullptr;

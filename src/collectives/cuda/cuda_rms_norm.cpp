@@ -4,6 +4,8 @@
 #include "collectives/cuda/cuda_collectives.hpp"
 #include "collectives/rms_norm.hpp"
 #include "runtime/cuda/device.hpp"
+#include "runtime/cuda/device_memory.hpp"
+#include "runtime/cuda/stream_order.hpp"
 
 namespace imbrex {
 namespace {
@@ -17,7 +19,8 @@ class CudaAllReduceRmsNorm final : public collectives::RmsNormBackend {
         hidden_(hidden),
         type_(type),
         options_(options),
-        collectives_(world, runtime::select_device(world)) {}
+        collectives_(world, runtime::select_device(world)),
+        order_(runtime::stream_order_of(world, runtime::current_gpu())) {}
 
   void operator()(const collectives::RmsNormOperands& operands, std::int64_t rows, void* stream) override {
     collectives::expect_operands(operands, rows, max_rows_, hidden_, type_);
@@ -26,7 +29,9 @@ class CudaAllReduceRmsNorm final : public collectives::RmsNormBackend {
                                                                          : cuda::ExactAlgorithm::two_shot;
     knobs.blocks = std::min(static_cast<std::uint32_t>(options_.ctas), cuda::max_comm_blocks);
     stream_ = static_cast<cudaStream_t>(stream);
+    runtime::InOrder call(*order_, stream_);
     collectives_.all_reduce_rms_norm(operands, rows, hidden_, options_.eps, type_, stream_, knobs);
+    call.end();
   }
 
   AllReduceAlgorithm algorithm_of(std::int64_t rows) const override {
@@ -42,6 +47,7 @@ class CudaAllReduceRmsNorm final : public collectives::RmsNormBackend {
   Type type_;
   AllReduceRmsNormOptions options_;
   cuda::CudaCollectives collectives_;
+  std::shared_ptr<runtime::StreamOrder> order_;
   cudaStream_t stream_ = nullptr;  // of the last call
 };
 

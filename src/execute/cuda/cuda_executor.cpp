@@ -103,8 +103,11 @@ class CudaExecutor final : public Executor {
     const std::lock_guard guard(calls_.lock());
     quiesce();
     const std::size_t offset = heap_.allocate_or_grow(world_, bytes);
+    calls_.lend_outputs();
     return {heap_.handle().at(world_.rank(), offset), [this, offset](void*) { release(offset); }};
   }
+
+  void* output_at(std::uint64_t place) const { return heap_.handle().at(world_.rank(), place - 1); }
 
  private:
   class Pooled final : public cuda::PooledPlans {
@@ -252,6 +255,17 @@ class CudaExecutor final : public Executor {
 };
 
 }  // namespace
+
+cuda::QueuedCall::QueuedCall(World& world, int gpu, CudaStream stream)
+    : order_(runtime::stream_order_of(world, gpu)), stream_(stream) {
+  order_->enter(static_cast<cudaStream_t>(stream));
+}
+
+void cuda::QueuedCall::end() { order_->leave(static_cast<cudaStream_t>(stream_)); }
+
+void* cuda::output_at(Executor& executor, std::uint64_t place) {
+  return dynamic_cast<CudaExecutor&>(executor).output_at(place);
+}
 
 std::unique_ptr<cuda::PooledPlans> cuda::pool_plans(Executor& executor,
                                                     const std::function<std::vector<PlanToRun>()>& survey) {

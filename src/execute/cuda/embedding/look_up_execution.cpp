@@ -138,9 +138,9 @@ void LookUpExecution::launch(const Addresses& operands, cudaStream_t stream, Cal
                  given.tables.count, world_.rank(), own_.count());
   captured_ = captured_ || call != Call::direct;
   hold_back(world_, options_, epoch_);
-  // Every rank's output is memory of one allocation, or none is.
   void* out = operands.others[0];
   const bool straight = world_.size() == 1 || heap_.holds(out);
+  if (world_.size() > 1 && calls().outputs_lent()) expect_one_place(world_, heap_, straight ? out : nullptr);
   auto* own_part = straight ? static_cast<std::byte*>(out) : at(world_.rank(), layout_.out);
   const auto stride = static_cast<std::ptrdiff_t>(heap_.handle().stride);
   if (world_.size() > 1) IMBREX_CUDA_TRY(launch_enter(ends_, stream));

@@ -295,7 +295,9 @@ void CudaExecution::set_operands(const Addresses& operands) {
   }
   args_.out[gathered_output] = operands.gathered;
   // Peers write an output without gaps.
-  copy_out_ = layout_.in_heap(plan::buffer_out) && (out_rows_.has_gaps() || !heap_.holds(operands.out));
+  const bool peers_store = layout_.in_heap(plan::buffer_out);
+  copy_out_ = peers_store && (out_rows_.has_gaps() || !heap_.holds(operands.out));
+  if (peers_store && calls().outputs_lent()) expect_one_place(world_, heap_, copy_out_ ? nullptr : operands.out);
   if (copy_out_) args_.out[0] = staged_out();
 }
 

@@ -5,6 +5,7 @@
 
 #include "base/check.hpp"
 #include "execute/cuda/lanes/graph.hpp"
+#include "runtime/calls.hpp"
 #include "runtime/cuda/check.hpp"
 
 namespace imbrex::cuda {
@@ -46,6 +47,12 @@ void hold_back(const World& world, const CudaOptions& options, std::uint64_t epo
       static_cast<int>((options.testing.delays + epoch) % static_cast<std::uint64_t>(world.size())) != world.rank())
     return;
   std::this_thread::sleep_for(std::chrono::duration<double>(20 * options.testing.max_delay));
+}
+
+void expect_one_place(World& world, const runtime::CudaHeap& heap, const void* out) {
+  const auto* first = heap.handle().at(world.rank(), 0);
+  runtime::calls_of(world).expect_place(
+      out == nullptr ? 0 : static_cast<std::uint64_t>(static_cast<const std::byte*>(out) - first) + 1);
 }
 
 StreamExecution::StreamExecution(StreamCalls& calls, bool records) : calls_(calls), records_(records) {}

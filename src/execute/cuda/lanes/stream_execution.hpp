@@ -9,11 +9,16 @@
 #include "execute/cuda/lanes/stream_calls.hpp"
 #include "imbrex/advanced/execute.hpp"
 #include "imbrex/world.hpp"
+#include "runtime/cuda/cuda_heap.hpp"
 
 namespace imbrex::cuda {
 
 /// With injected delays, one rank in turn falls behind by far, so that the others run into the next epochs.
 void hold_back(const World& world, const CudaOptions& options, std::uint64_t epoch);
+
+/// Throws Error(invalid_input) where the ranks' outputs of the call that is made lie apart. `out`: this rank's, in its
+/// part of the heap; null where peers store into none.
+void expect_one_place(World& world, const runtime::CudaHeap& heap, const void* out);
 
 class StreamExecution : public Execution {
  public:
