@@ -117,12 +117,8 @@ int embedding_launch(void* made, const void* indices, const void* offsets, std::
 }
 
 /// Waits; 1 where an index or offset did not fit.
-int embedding_check(void* made, const void* indices, const void* offsets, std::int64_t count, std::int64_t batch,
-                    int wide, void* stream) {
-  return told([&] {
-    static_cast<CudaLookUp*>(made)->findings(bags_of(indices, offsets, count, batch, wide),
-                                             static_cast<cudaStream_t>(stream), Misfits::refused);
-  });
+int embedding_check(void* made, const void*, const void*, std::int64_t, std::int64_t, int, void* stream) {
+  return told([&] { static_cast<CudaLookUp*>(made)->findings(static_cast<cudaStream_t>(stream), Misfits::refused); });
 }
 
 /// Makes the lookup of the first of `ranks` ranks, which posts `slices` slices to each.

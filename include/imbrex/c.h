@@ -366,9 +366,9 @@ imbrex_status imbrex_embedding_update(imbrex_embedding* embedding, const imbrex_
 /// a rank that stayed away would be waited for. Returns the refusal, IMBREX_INVALID_INPUT.
 imbrex_status imbrex_embedding_refuse(imbrex_embedding* embedding, const char* reason) IMBREX_NOEXCEPT;
 
-/// Collective: waits for the calls. `ignored`, the indices that were no rows, of all ranks since the last report, may
-/// be NULL. Fails on every rank where misfits are not ignored and a GPU found some; to name them it reads the last
-/// call's indices and offsets again, which the caller keeps until then.
+/// Collective: waits for the calls, and on GPUs for replays of graphs that hold some. `ignored`, the indices that were
+/// no rows, of all ranks since the last report, may be NULL. Fails on every rank where misfits are not ignored and a
+/// GPU found some, naming one; the calls' operands may be gone.
 imbrex_status imbrex_embedding_report(imbrex_embedding* embedding, int64_t* ignored) IMBREX_NOEXCEPT;
 
 /// As for operators.

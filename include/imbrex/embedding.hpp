@@ -109,9 +109,9 @@ class EmbeddingAllToAll {
   /// Takes an optimizer step with gradients of "out". The tables are changed when the stream has come past the call.
   void update(const Operands& operands, float rate, CudaStream stream = nullptr);
 
-  /// Collective. Waits for the calls that were made. On GPUs it reads the last call's indices and offsets again, to
-  /// name what did not fit: the caller keeps them until then. Where misfits are refused and were found on a GPU, every
-  /// rank throws Error(invalid_input); the operator stays usable.
+  /// Collective. Waits for the calls that were made, and on GPUs for replays of graphs that hold some; their operands
+  /// may be gone. Where misfits are refused and were found on a GPU, every rank throws Error(invalid_input), which
+  /// names one of them; the operator stays usable.
   EmbeddingReport report();
 
   /// Throws Error(runtime_failure) if a call is known to have failed, on any rank. Waits for no call.

@@ -197,6 +197,12 @@ TEST(ChooseGpuPlan, RowsWithGaps) {
       with.bias = true;  // cuBLASLt would round before it adds one
       EXPECT_EQ(cuda::refusal_of_plan(choose::choose_gpu_plan(with, {}, {}, gpus)), "");
     }
+  Problem one{Operator::all_gather_gemm, 48, 64, 64, 1, Type::bf16, true};
+  EXPECT_EQ(choose::choose_gpu_candidate(one, {}, {}, h100).strategy, Strategy::sequential);
+  one.ldo = 72;
+  EXPECT_EQ(choose::choose_gpu_candidate(one, {}, {}, h100).strategy, Strategy::sequential);
+  one.ldo = 67;
+  EXPECT_EQ(choose::choose_gpu_candidate(one, {}, {}, h100).strategy, Strategy::fused);
 }
 
 TEST(ChooseGpuPlan, TilesHaveAKernelOfTheirType) {

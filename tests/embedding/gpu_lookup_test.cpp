@@ -54,15 +54,15 @@ TEST(GpuLookUp, GivesTheCpusBits) {
     CudaLookUp look_up_there(on.tables(), shape_of(c, 1 + static_cast<std::int32_t>(i % 3 % (c.bags.batch / c.ranks))),
                              tuning);
     look_up_there.launch(on.bags, on.parts.data(), nullptr);
-    ASSERT_EQ(look_up_there.findings(on.bags, nullptr, Misfits::ignored), c.misfits);
+    ASSERT_EQ(look_up_there.findings(nullptr, Misfits::ignored), c.misfits);
     const auto first = on.output(c);
     on.clear_output(c);
     look_up_there.launch(on.bags, on.parts.data(), nullptr);
     if (c.misfits > 0) {
-      ASSERT_EQ(refusal([&] { look_up_there.findings(on.bags, nullptr, Misfits::refused); }),
+      ASSERT_EQ(refusal([&] { look_up_there.findings(nullptr, Misfits::refused); }),
                 refusal([&] { check_bags(c.tables(), c.bags, Misfits::refused); }));
     } else {
-      ASSERT_EQ(look_up_there.findings(on.bags, nullptr, Misfits::refused), 0);
+      ASSERT_EQ(look_up_there.findings(nullptr, Misfits::refused), 0);
     }
     ASSERT_EQ(on.output(c), first);
     ASSERT_EQ(look_up(c.tables(), c.bags, c.output(), whole(c.tables(), c.bags)), c.misfits);
@@ -90,9 +90,9 @@ TEST(GpuLookUp, NoNumberFaults) {
     const OnDevice on(c);
     CudaLookUp look_up_there(on.tables(), shape_of(c));
     look_up_there.launch(on.bags, on.parts.data(), nullptr);
-    ASSERT_EQ(refusal([&] { look_up_there.findings(on.bags, nullptr, Misfits::refused); }),
+    ASSERT_EQ(refusal([&] { look_up_there.findings(nullptr, Misfits::refused); }),
               refusal([&] { check_bags(c.tables(), c.bags, Misfits::refused); }));
-    ASSERT_EQ(look_up_there.findings(on.bags, nullptr, Misfits::refused), 0);  // found things are told once
+    ASSERT_EQ(look_up_there.findings(nullptr, Misfits::refused), 0);  // found things are told once
   }
 }
 

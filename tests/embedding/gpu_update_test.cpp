@@ -68,7 +68,7 @@ TEST(GpuUpdate, FiveStepsGiveTheCpusBits) {
         const Output gradients{one->on.parts.data(), s.bags.ranks, s.bags.out, s.bags.pitch};
         CudaUpdate& there_or_again = one == &there ? update_there : update_again;
         there_or_again.launch(one->on.bags, gradients, s.step.rate, nullptr);
-        ASSERT_EQ(there_or_again.findings(one->on.bags, nullptr, Misfits::ignored), s.bags.misfits);
+        ASSERT_EQ(there_or_again.findings(nullptr, Misfits::ignored), s.bags.misfits);
         expect_the_same(s, *one);
         if (testing::Test::HasFatalFailure()) return;
       }
@@ -94,7 +94,7 @@ TEST(GpuUpdate, NoNumberFaults) {
     update_there.launch(there.on.bags, {there.on.parts.data(), s.bags.ranks, s.bags.out, s.bags.pitch}, 1, nullptr);
     std::string told = "no error", wanted = "no error";
     try {
-      update_there.findings(there.on.bags, nullptr, Misfits::refused);
+      update_there.findings(nullptr, Misfits::refused);
     } catch (const Error& error) {
       told = error.what();
     }

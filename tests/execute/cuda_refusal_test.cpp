@@ -145,8 +145,18 @@ TEST(CudaRefusal, OfABiasBehindARoundedProduct) {
   expect_says(refusal_of_plan(make_plan(p, Strategy::decomposed, {})), "before it adds a bias");
   p.type = Type::fp32;
   EXPECT_EQ(refusal_of_plan(make_plan(p, Strategy::sequential, {})), "");
+  // Rows of the output, where the product writes it.
+  p = {Operator::all_gather_gemm, 512, 1024, 256, 4, Type::bf16, true};
+  p.ldo = 264;
+  EXPECT_EQ(refusal_of_plan(make_plan(p, Strategy::sequential, {})), "");
+  p.ldo = 259;
+  expect_says(refusal_of_plan(make_plan(p, Strategy::sequential, {})), "here of out, lie 259 elements apart");
+  p.op = Operator::gemm_all_to_all;
+  p.ldo = 1027;
+  EXPECT_EQ(refusal_of_plan(make_plan(p, Strategy::sequential, {})), "");
   // A sum adds it.
   p = {Operator::gemm_reduce_scatter, 512, 250, 256, 4, Type::bf16, true};
+  p.ldo = 251;
   EXPECT_EQ(refusal_of_plan(make_plan(p, Strategy::sequential, {})), "");
 }
 

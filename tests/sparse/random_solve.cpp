@@ -18,8 +18,13 @@ namespace {
 template <typename T>
 class Pe {
  public:
-  Pe(World& world, const RandomSolve& subject, Device device, int ranks_per_gpu)
-      : world_(world), subject_(subject), analysed_(world, subject), device_(device), ranks_per_gpu_(ranks_per_gpu) {}
+  Pe(World& world, const RandomSolve& subject, Device device, int ranks_per_gpu, CudaStream stream)
+      : world_(world),
+        subject_(subject),
+        analysed_(world, subject),
+        device_(device),
+        ranks_per_gpu_(ranks_per_gpu),
+        stream_(stream) {}
 
   std::string run() {
     shmem::Heap heap = heap_on(device_);
@@ -32,10 +37,8 @@ class Pe {
     std::vector<T> last;
     for (const std::uint64_t epoch : {1, 2, 3, 4, 5}) {
       const std::vector<T> all = right(epoch), own = own_right(analysed_.schedule, all, subject_.columns);
-      in_kernel.set_right(own);
-      in_kernel.solve();
-      by_ring.set_right(own);
-      by_ring.solve();
+      solve(heap, in_kernel, own);
+      solve(heap, by_ring, own);
       if (epoch % 2 == 0) continue;  // no rank waits for another one between these solves
       by_level.set_right(own);
       by_level.solve();
@@ -52,6 +55,15 @@ class Pe {
   }
 
  private:
+  void solve(shmem::Heap& heap, Solver<T>& solver, const std::vector<T>& own) const {
+    solver.set_right(own);
+    if (stream_ == nullptr) return solver.solve();
+    world_.barrier();
+    solver.enqueue(stream_);
+    heap.finish(stream_);
+    world_.barrier();
+  }
+
   shmem::Heap heap_on(Device device) const {
     return shmem::Heap(world_, {.device = device,
                                 .bytes = 3 * Solver<T>::heap_bytes(analysed_.schedule, subject_.columns, Way::ring),
@@ -123,6 +135,7 @@ class Pe {
   Analysed analysed_;
   Device device_;
   int ranks_per_gpu_;
+  CudaStream stream_;
 };
 
 }  // namespace
@@ -147,9 +160,9 @@ RandomSolve random_solve(std::uint64_t seed, std::int64_t most) {
   return subject;
 }
 
-std::string fault_of(World& world, const RandomSolve& subject, Device device, int ranks_per_gpu) {
-  return subject.single ? Pe<float>(world, subject, device, ranks_per_gpu).run()
-                        : Pe<double>(world, subject, device, ranks_per_gpu).run();
+std::string fault_of(World& world, const RandomSolve& subject, Device device, int ranks_per_gpu, CudaStream stream) {
+  return subject.single ? Pe<float>(world, subject, device, ranks_per_gpu, stream).run()
+                        : Pe<double>(world, subject, device, ranks_per_gpu, stream).run();
 }
 
 Analysed::Analysed(World& world, const RandomSolve& subject) {

@@ -27,7 +27,10 @@ RandomSolve random_solve(std::uint64_t seed, std::int64_t most);
 
 /// Collective. Several solves in the kernel, which no barrier parts, and at kernel boundaries; on GPUs also on the CPU:
 /// all of the same bits, within the bounds of the serial solution, exact where they can be. Empty if all is well.
-std::string fault_of(World& world, const RandomSolve& subject, Device device, int ranks_per_gpu = 1);
+/// `stream`: of this PE alone, where PEs that share a GPU are threads. Those meet before and after each solve: the
+/// copies of right-hand sides wait for all that runs on the GPU, and a solve for PEs that are still to copy theirs.
+std::string fault_of(World& world, const RandomSolve& subject, Device device, int ranks_per_gpu = 1,
+                     CudaStream stream = nullptr);
 
 /// Collective: the analysis of a system that all PEs solve.
 struct Analysed {

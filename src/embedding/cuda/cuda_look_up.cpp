@@ -218,8 +218,8 @@ void CudaLookUp::launch_rows(const Bags& bags, std::int64_t first, std::int64_t 
   start(args, cutting, bags.weights != nullptr, stream);
 }
 
-std::int64_t CudaLookUp::findings(const Bags& bags, cudaStream_t stream, Misfits misfits) {
-  return take_findings(static_cast<Findings*>(findings_.get()), tables_, bags, stream, misfits);
+std::int64_t CudaLookUp::findings(cudaStream_t stream, Misfits misfits) {
+  return take_findings(static_cast<Findings*>(findings_.get()), std::ssize(tables_), stream, misfits);
 }
 
 }  // namespace imbrex::embedding

@@ -61,8 +61,8 @@ class CudaLookUp {
   void launch_rows(const Bags& bags, std::int64_t first, std::int64_t count, void* to, cudaStream_t stream);
 
   /// Waits for the stream. What launches since the last call found: throws as check_bags does, and gives the number of
-  /// ignored indices. `bags` are the last launch's.
-  std::int64_t findings(const Bags& bags, cudaStream_t stream, Misfits misfits);
+  /// ignored indices. Their indices and offsets may be gone.
+  std::int64_t findings(cudaStream_t stream, Misfits misfits);
 
  private:
   struct Cutting {

@@ -16,6 +16,7 @@
 // fence sees those before it, so that all stores of a slice come before its post.
 #pragma once
 
+#include "embedding/cuda/findings.cuh"
 #include "embedding/cuda/look_up_args.hpp"
 #include "embedding/cuda/vectors.cuh"
 
@@ -23,9 +24,15 @@ namespace imbrex::embedding {
 
 inline constexpr std::uint32_t all_lanes = 0xffffffffu, no_row = 0xffffffffu;
 
-__device__ __forceinline__ std::int64_t number_at(const void* values, bool wide, std::uint32_t place) {
-  return wide ? __ldg(static_cast<const long long*>(values) + place) : __ldg(static_cast<const int*>(values) + place);
-}
+/// In shared memory, a warp's: the ends of its item's bags, and after these what a misfit of the item is told with. The
+/// sums leave no registers for that.
+enum Ends : std::uint32_t {
+  misfit_place = most_item_bags + 1,  ///< ~position of the first index that is no row, or 0
+  first_place,                        ///< the first bag, among those of all tables
+  bags_place,                         ///< how many there are
+  rows_place,                         ///< of their table
+  ends_words
+};
 
 /// The offset in front of a table's first bag, whatever it says.
 __device__ __forceinline__ std::uint32_t table_begin(const LookUpArgs& a, std::uint32_t table) {
@@ -108,9 +115,10 @@ __device__ __forceinline__ std::uint32_t last_at_most(const std::uint32_t* value
 
 /// The offsets around `bags` bags, by one warp. Where one does not fit, that is found, and all bags are empty.
 __device__ __forceinline__ void read_ends(const LookUpArgs& a, std::uint32_t first, std::uint32_t bags,
-                                          std::uint32_t* ends, std::uint32_t lane) {
+                                          std::uint32_t rows, std::uint32_t* ends, std::uint32_t lane) {
   std::uint32_t wrong = no_row;
   __syncwarp();  // all have read the last item's
+  if (lane == 0) ends[misfit_place] = 0, ends[first_place] = first, ends[bags_place] = bags, ends[rows_place] = rows;
   for (std::uint32_t i = lane; i <= bags; i += 32) {
     const auto offset = static_cast<std::uint64_t>(number_at(a.offsets, a.wide, first + i));
     if (offset > a.count) wrong = codec::smaller(wrong, i);
@@ -120,11 +128,20 @@ __device__ __forceinline__ void read_ends(const LookUpArgs& a, std::uint32_t fir
   for (std::uint32_t i = lane; i < bags; i += 32)
     if (ends[i + 1] < ends[i]) wrong = codec::smaller(wrong, i + 1);
   if (__any_sync(all_lanes, wrong != no_row)) {
-    if (wrong != no_row) atomicMax(&a.findings->offset, ~(first + wrong));
+    if (wrong != no_row) find_offset(a, first + wrong);
     __syncwarp();
     for (std::uint32_t i = lane; i <= bags; i += 32) ends[i] = 0;
   }
   __syncwarp();
+}
+
+/// Writes down the first misfit of an item, by one warp.
+__device__ __forceinline__ void tell_misfit(const LookUpArgs& a, const std::uint32_t* ends, std::uint32_t lane) {
+  __syncwarp();
+  if (lane != 0 || ends[misfit_place] == 0) return;
+  const std::uint32_t position = ~ends[misfit_place];
+  find_index(a, position, number_at(a.indices, a.wide, position), ends[rows_place],
+             [&] { return ends[first_place] + last_at_most(ends, 0, ends[bags_place], position); });
 }
 
 /// The first bag of a team, so that each has as many rows and bags together.
@@ -146,7 +163,7 @@ __device__ __forceinline__ std::uint32_t first_bag(const std::uint32_t* ends, st
 /// Sums of `bags` bags, whose offsets are `ends`, by one warp. `out`: the first bag's row, at the piece's first column.
 template <TableRows type, int columns, Type out_type, bool weighted>
 __device__ __forceinline__ void add_bags(const LookUpArgs& a, const Piece& piece, std::uint32_t bags,
-                                         const std::uint32_t* ends, std::byte* out, std::uint32_t lane) {
+                                         std::uint32_t* ends, std::byte* out, std::uint32_t lane) {
   using Held = Vector<type, columns>;
   const std::uint32_t place = lane % piece.team, base = lane - place, team = lane / piece.team;
   const std::uint32_t teams = 32u / piece.team;
@@ -199,7 +216,7 @@ __device__ __forceinline__ void add_bags(const LookUpArgs& a, const Piece& piece
     const float row_weight = row != no_row ? weight : 0.0f;
     const std::uint32_t misfits = __ballot_sync(all_lanes, wanted && !is_row) >> base;
     if (wanted && !is_row && piece.leads) {
-      atomicMax(&a.findings->index, ~(at + place));
+      atomicMax(ends + misfit_place, ~(at + place));
       atomicAdd(&a.findings->ignored, 1ull);
     }
     Held held[rows_in_flight];
@@ -285,7 +302,7 @@ __device__ __forceinline__ void pass(const LookUpArgs& a, const Cut& cut, std::u
 template <TableRows type, int columns, Type out_type, bool weighted>
 __global__ void __launch_bounds__(look_up_threads, 3) look_up(const __grid_constant__ LookUpArgs a) {
   extern __shared__ std::uint32_t cut_memory[];
-  __shared__ std::uint32_t all_ends[look_up_warps][most_item_bags + 1];
+  __shared__ std::uint32_t all_ends[look_up_warps][ends_words];
   __shared__ unsigned long long all_bytes;
   __shared__ std::uint64_t read, small_share;
   constexpr int sum_bytes = columns * static_cast<int>(size_of(out_type));
@@ -320,9 +337,10 @@ __global__ void __launch_bounds__(look_up_threads, 3) look_up(const __grid_const
     const std::uint32_t row = round * a.slice_rows + number * cut.bags[p];
     if (row < slice_end) {  // the last slice may be shorter
       const std::uint32_t bags = codec::smaller<std::uint32_t>(cut.bags[p], slice_end - row);
-      read_ends(a, piece.table * a.batch + a.first_row + rank * a.part_rows + row, bags, ends, lane);
+      read_ends(a, piece.table * a.batch + a.first_row + rank * a.part_rows + row, bags, piece.count, ends, lane);
       std::byte* out = static_cast<std::byte*>(a.to[rank].out) + std::uint64_t{row} * a.out_pitch + piece.out;
       add_bags<type, columns, out_type, weighted>(a, piece, bags, ends, out, lane);
+      tell_misfit(a, ends, lane);
     }
     item = warps + __shfl_sync(all_lanes, next, 0);
   }

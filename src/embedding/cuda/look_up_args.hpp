@@ -46,12 +46,18 @@ struct Progress {
   std::uint32_t passed[most_slices];  ///< blocks that have passed each round
 };
 
-/// In the GPU's memory, zero at first: what was wrong with indices and offsets since it was zero. Places are inverted,
-/// so that the largest word is the first place, and 0 says that there was none.
+/// In the GPU's memory, zero at first: what was wrong with indices and offsets since it was zero, and all that a
+/// message says of it, for the caller's memory may be gone when somebody asks. Places are inverted, so that the largest
+/// word is the first place, and 0 says that there was none. The rest belongs to that place, and was written under the
+/// lock.
 struct Findings {
   std::uint32_t index;         ///< ~position of an index that is no row
   std::uint32_t offset;        ///< ~place of an offset that does not fit
   unsigned long long ignored;  ///< indices
+  std::uint32_t lock;
+  std::uint32_t index_bag, index_batch, index_rows;  ///< its bag among those of all tables, the batch, the table's rows
+  std::uint32_t offset_batch, offset_count;          ///< the batch and how many indices there are
+  long long index_value, offset_value, offset_before;  ///< before: the offset in front of it, or 0
 };
 
 /// By value into the kernel.

@@ -4,6 +4,7 @@
 
 #include "base/bits.hpp"
 #include "base/elements.cuh"
+#include "embedding/cuda/findings.cuh"
 #include "embedding/cuda/update_args.hpp"
 
 namespace imbrex::embedding {
@@ -11,10 +12,6 @@ namespace {
 
 constexpr std::uint32_t threads = 256, warps = threads / 32, all_lanes = 0xffffffffu, key_lanes = 8;
 constexpr auto tile = static_cast<std::uint32_t>(tile_indices);
-
-__device__ __forceinline__ std::int64_t number_at(const void* values, bool wide, std::uint32_t place) {
-  return wide ? __ldg(static_cast<const long long*>(values) + place) : __ldg(static_cast<const int*>(values) + place);
-}
 
 // Eight lanes a bag.
 __global__ void __launch_bounds__(threads) make_keys(const __grid_constant__ UpdateArgs a) {
@@ -25,7 +22,7 @@ __global__ void __launch_bounds__(threads) make_keys(const __grid_constant__ Upd
   const auto begin = static_cast<std::uint64_t>(number_at(a.offsets, a.wide, bag));
   const auto end = static_cast<std::uint64_t>(number_at(a.offsets, a.wide, bag + 1));
   if (begin > end || end > a.count) {
-    if (lane == 0) atomicMax(&a.findings->offset, ~(begin > a.count ? bag : bag + 1));
+    if (lane == 0) find_offset(a, begin > a.count ? bag : bag + 1);
     return;
   }
   std::uint32_t added = 0;
@@ -38,7 +35,7 @@ __global__ void __launch_bounds__(threads) make_keys(const __grid_constant__ Upd
       a.keys[k] = table.base + static_cast<std::uint32_t>(index);
       ++added;
     } else {
-      atomicMax(&a.findings->index, ~k);
+      find_index(a, k, index, table.count, [&] { return bag; });
       atomicAdd(&a.findings->ignored, 1ull);
     }
   }

@@ -72,16 +72,17 @@ std::string refusal_of_library_bias(const Problem& problem) {
     return elements * static_cast<std::int64_t>(size_of(problem.type)) % 16 != 0;
   };
   // Elsewhere a sum adds it.
-  const bool last = problem.ranks == 1 || !problem::descriptor_of(problem.op).sums;
+  const problem::OperatorDescriptor& op = problem::descriptor_of(problem.op);
+  const bool last = problem.ranks == 1 || !op.sums, into_out = problem.ranks == 1 || (!op.sums && !op.stacked);
   std::int64_t cols = shapes.b.cols;
   for (int product = 1; product < plan::count_products(problem); ++product)
     if (!odd(cols)) cols = plan::cols_of(problem, product);
   if (!problem.bias || !last || size_of(problem.type) != 2) return {};
   for (const OperandInfo& info : operands_of(problem))
-    if (info.role == OperandRole::input && odd(info.pitch))
+    if ((info.role == OperandRole::input || into_out) && odd(info.pitch))
       return fmt::format(
-          "cuBLASLt rounds products to {} before it adds a bias where rows of A or B, here of {}, lie {} elements "
-          "apart, no multiple of 16 bytes",
+          "cuBLASLt rounds products to {} before it adds a bias where rows, here of {}, lie {} elements apart, no "
+          "multiple of 16 bytes",
           name_of(problem.type), info.name, info.pitch);
   if (!odd(cols) && !odd(shapes.depth)) return {};
   return fmt::format(

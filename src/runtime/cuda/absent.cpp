@@ -49,6 +49,7 @@ void DeviceMemory::download_rows(void*, std::size_t, std::size_t, std::size_t) c
 int current_gpu() { return -1; }
 int multiprocessors_of(int) { return 0; }
 void select_gpu(int) {}
+void use_during_captures() {}
 bool on_gpu(const void*, int) { return false; }
 
 }  // namespace runtime

@@ -7,12 +7,15 @@
 #include <thread>
 #include <utility>
 
+#include "runtime/cuda/asks_during_captures.hpp"
+
 namespace imbrex::runtime {
 
 /// Waits until query(), which asks for a status, gives another one than cudaErrorNotReady, and returns that. Calls
 /// look() about once a millisecond, but not in short waits. What look() throws ends the wait.
 template <typename Query, typename Look>
 cudaError_t await_query(Query&& query, Look&& look) {
+  const cuda::AsksDuringCaptures asks;
   for (int round = 0;; ++round) {
     const cudaError_t status = query();
     if (status != cudaErrorNotReady) return status;

@@ -58,6 +58,11 @@ int multiprocessors_of(int gpu) {
 
 void select_gpu(int gpu) { IMBREX_CUDA_TRY(cudaSetDevice(gpu)); }
 
+void use_during_captures() {
+  cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+  IMBREX_CUDA_TRY(cudaThreadExchangeStreamCaptureMode(&mode));
+}
+
 bool on_gpu(const void* p, int gpu) {
   cudaPointerAttributes attributes{};
   if (cudaPointerGetAttributes(&attributes, p) != cudaSuccess) {

@@ -44,6 +44,10 @@ int multiprocessors_of(int gpu);
 /// Makes a GPU the calling thread's.
 void select_gpu(int gpu);
 
+/// For a thread of the library's own: from now on it may use CUDA while others capture in global mode, as
+/// AsksDuringCaptures says.
+void use_during_captures();
+
 /// Whether `p` lies in memory that CUDA allocated on a GPU or manages. Throws Error(invalid_input) if it was allocated
 /// on another one than `gpu`.
 bool on_gpu(const void* p, int gpu);

@@ -65,7 +65,10 @@ void Proxy::run() {
   const std::uint32_t patience = heap_.device() == Device::cuda ? 50000 : 200;
   std::uint32_t idle = 0;
   try {
-    if (heap_.device() == Device::cuda) runtime::select_gpu(heap_.gpu());
+    if (heap_.device() == Device::cuda) {
+      runtime::select_gpu(heap_.gpu());
+      runtime::use_during_captures();
+    }
     while (!ending_.load()) {
       bool moved = false;
       if (!ended()) {

@@ -6,8 +6,10 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 #include <map>
+#include <thread>
 
 #include "embedding/lookup.hpp"
 #include "embedding/on_device.hpp"
@@ -36,14 +38,19 @@ OperatorOptions on_gpus(std::optional<Strategy> strategy, std::uint64_t delays =
   return options;
 }
 
-// Libraries are not for threads that share a GPU.
+// Not for threads that share a GPU.
+bool libraries_run() {
+#if defined(IMBREX_HAVE_LIBRARIES)
+  return test::ranks_per_gpu() == 1 || test::ranks_are_processes();
+#else
+  return false;
+#endif
+}
+
 std::vector<std::optional<Strategy>> ways(const Sharded& c) {
   std::vector<std::optional<Strategy>> all{std::nullopt, Strategy::fused};
-#if defined(IMBREX_HAVE_LIBRARIES)
   const bool hold = std::none_of(c.ranks.begin(), c.ranks.end(), [](const auto& rank) { return rank.table.empty(); });
-  if (hold && (test::ranks_per_gpu() == 1 || test::ranks_are_processes()))
-    all.insert(all.end(), {Strategy::sequential, Strategy::decomposed});
-#endif
+  if (hold && libraries_run()) all.insert(all.end(), {Strategy::sequential, Strategy::decomposed});
   return all;
 }
 
@@ -73,6 +80,12 @@ class OnGpu {
   std::vector<Operand> operands(const EmbeddingAllToAll& op, bool update, void* matrix = nullptr) const {
     return c_.operands(op, rank_, matrix != nullptr ? matrix : out_.get(), update,
                        [&](const void* p) { return p == nullptr ? nullptr : there_.at(p); });
+  }
+  /// Somebody else has the memory of indices and offsets from here on in the stream.
+  void forget(cudaStream_t stream) const {
+    const test::RankBags& own = c_.ranks[static_cast<std::size_t>(rank_)];
+    for (const auto* numbers : {&own.indices, &own.offsets})
+      IMBREX_CUDA_TRY(cudaMemsetAsync(there_.at(numbers->data()), 0, numbers->size(), stream));
   }
   void clear() { IMBREX_CUDA_TRY(cudaMemset(out_.get(), 0x5a, c_.part_bytes())); }
   void give(const std::vector<std::byte>& part) {
@@ -280,6 +293,89 @@ TEST(GpuEmbedding, HostileNumbersAreToldToEveryRank) {
                  return 0;
                }),
       0);
+}
+
+// A misfit on one rank, by strategy, of a lookup or an update, of a call or a replay that is under way.
+void expect_named(World& world, int i, const std::optional<Strategy>& strategy, bool updates, bool replays) {
+  std::mt19937_64 random(static_cast<std::uint64_t>(i) + 50);
+  test::RandomStep step;
+  do step = test::random_step(random, {.rows = 50, .part_rows = 10});
+  while (step.bags.ranks != world.size() || step.bags.bags.count == 0);
+  Sharded c = test::deal(random, std::move(step.bags), true);
+  c.shape.optimizer = step.step.optimizer, c.shape.epsilon = step.step.epsilon;
+  std::size_t bad = 0;
+  do bad = random() % c.ranks.size();
+  while (c.ranks[bad].bags.count == 0);
+  Sharded broken = c;
+  test::RankBags& rank = broken.ranks[bad];
+  test::put_number(rank.indices, c.shape.index_type,
+                   static_cast<std::int64_t>(random() % static_cast<std::uint64_t>(rank.bags.count)), 987654);
+  for (auto& r : broken.ranks) r.bags.indices = r.indices.data(), r.bags.offsets = r.offsets.data();
+  std::string wanted;
+  try {
+    embedding::check_bags(rank.tables(c.shape.rows), rank.bags, Misfits::refused);
+  } catch (const Error& error) {
+    wanted = error.what();
+  }
+  OperatorOptions options = on_gpus(strategy);
+  if (strategy) options.knobs.emplace();
+  EmbeddingAllToAll op(world, c.shape, options);
+  OnGpu there(c, world.rank()), hostile(broken, world.rank());
+  const Stream stream(world), other(world);
+  const auto call = [&](const OnGpu& with) {
+    if (updates)
+      op.update(with.operands(op, true), 0.125f, stream);
+    else
+      op.run(with.operands(op, false), stream);
+  };
+  call(there);
+  op.report();
+  world.barrier();
+  std::optional<cuda::Graph> graph;
+  if (replays) {
+    graph.emplace(stream, 2, [&] { call(hostile); });
+    world.barrier();
+    IMBREX_CUDA_TRY(cudaLaunchHostFunc(
+        other, [](void*) { std::this_thread::sleep_for(std::chrono::milliseconds(50)); }, nullptr));
+    graph->launch(other);
+    hostile.forget(other);
+  } else {
+    call(hostile);
+    hostile.forget(stream);
+  }
+  std::string refusal = "nothing";
+  try {
+    op.report();
+  } catch (const Error& error) {
+    refusal = error.what();
+  }
+  expect(refusal.find(wanted) != std::string::npos,
+         fmt::format("case {}, {}, updates {}, replays {}: told '{}' in place of '{}'", i,
+                     strategy ? name_of(*strategy) : "no strategy", updates, replays, refusal, wanted));
+  call(there);  // the operator goes on
+  op.report();
+  world.barrier();
+}
+
+TEST(GpuEmbedding, OperandsMayBeGoneAtTheReport) {
+  NEEDS_GPUS(1);
+  for (const int ranks : test::rank_counts(1)) {
+    if (ranks > 4) continue;
+    EXPECT_EQ(on_world(ranks, roomy,
+                       [&](World& world) {
+                         for (int i = 0; i < test::cases(6); ++i)
+                           for (const bool updates : {false, true}) {
+                             expect_named(world, i, Strategy::fused, updates, false);
+                             expect_named(world, i, Strategy::fused, updates, true);
+                           }
+                         if (libraries_run())
+                           for (const Strategy strategy : {Strategy::sequential, Strategy::decomposed})
+                             expect_named(world, 0, strategy, false, false);
+                         return 0;
+                       }),
+              0)
+        << ranks << " ranks";
+  }
 }
 
 TEST(GpuEmbedding, TenThousandEpochsReplayWithDelays) {

@@ -8,8 +8,10 @@
 #include <tuple>
 
 #include "execute/cuda/lanes/graph.hpp"
+#include "gpu/harness/global_captures.hpp"
 #include "gpu/harness/gpu_case.hpp"
 #include "gpu/operators/operator_subject.hpp"
+#include "support/random_plan.hpp"
 
 namespace imbrex {
 namespace {
@@ -163,6 +165,44 @@ void replay(World& world) {
 TEST(GpuOperators, ReplayFromGraphs) {
   NEEDS_GPUS(2);
   EXPECT_EQ(on_ranks(test::most_ranks(), 20, replay), 0);
+}
+
+// Rank 0's host captures, in global mode, while threads of the library look after calls that no host waits for.
+void capture_beside_calls(World& world) {
+  auto list = subjects(world, 5);
+  const Stream stream(world);
+  test::GlobalCaptures capturing;
+  std::mt19937_64 random(test::seed_from_environment());
+  for (auto& s : list) s->call();
+  for (int round = 0; round < 1000; ++round) {
+    std::vector<Subject*> called;
+    for (int k = 0; k < 3; ++k) called.push_back(list[random() % list.size()].get());
+    if (round % 10 == 0)
+      for (auto& s : list) s->poison(stream);
+    for (Subject* s : called) s->call(stream);
+    if (round % 10 == 9)
+      for (auto& s : list) s->call(stream);
+    const bool long_one = random() % 4 == 0;
+    world.barrier();  // from here on until the next one the other ranks' hosts ask nothing
+    if (world.rank() == 0) {
+      std::mt19937_64 own(random());
+      capturing.once(own, std::chrono::microseconds(long_one ? 12'000 : 200));
+    } else {
+      static_cast<void>(random());
+    }
+    world.barrier();
+    if (round % 10 != 9) continue;
+    list.front()->op().synchronize(stream);
+    for (auto& s : list) s->judge("round " + std::to_string(round));
+    world.barrier();
+    if (world.rank() == 0) capturing.judge();
+    world.barrier();
+  }
+}
+
+TEST(GpuOperators, LetOtherThreadsCapture) {
+  NEEDS_GPUS(2);
+  EXPECT_EQ(on_ranks(2, 20, capture_beside_calls), 0);
 }
 
 // Every operand has two places, and moves between them by itself; where it does not lie is poison, which a map or an

@@ -2,17 +2,22 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdlib>
 #include <iostream>
+#include <random>
 #include <string>
+#include <thread>
 #include <vector>
 
+#include "gpu/harness/global_captures.hpp"
 #include "gpu/harness/gpu_case.hpp"
 #include "gpu/harness/ranks.hpp"
 #include "gpu/harness/stream.hpp"
 #include "runtime/cuda/check.hpp"
 #include "shmem/ring/gpu_parts.hpp"
 #include "shmem/ring/rings.hpp"
+#include "support/random_plan.hpp"
 
 namespace imbrex::shmem::test {
 namespace {
@@ -119,6 +124,48 @@ TEST(GpuShmemRing, RegisteredPutsComeWhole) {
     });
     imbrex::test::expect_none(code, trouble);
   }
+}
+
+// PE 0's host captures while the threads of both PEs copy for kernels that wait.
+TEST(GpuShmemRing, CapturesOfOtherThreadsGoOn) {
+  NEEDS_GPUS(2);
+  const std::uint64_t puts = by_time_slices() ? 100 : 30'000;
+  const int captures = by_time_slices() ? 100 : 1000;
+  constexpr std::uint32_t count = 300;
+  Trouble trouble;
+  const int code = imbrex::test::on_world(2, world_options, [&](World& world) {
+    Pe pe(world);
+    const auto landing = pe.heap.array<std::uint64_t>(count), source = pe.heap.array<std::uint64_t>(count);
+    const auto signals = pe.heap.array<Signal>(2);
+    const auto wrong = pe.heap.array<std::uint64_t>(1);
+    const std::uint32_t number =
+        pe.rings.add({.there = landing.data(), .here = source.data(), .bytes = count * 8, .signal = signals.data()});
+    imbrex::test::GlobalCaptures capturing;
+    std::mt19937_64 random(imbrex::test::seed_from_environment());
+    world.barrier();
+    queue_registered(pe.heap, pe.on(), number, landing.data(), source.data(), count, signals.data(), puts,
+                     wrong.data());
+    world.barrier();  // from here on until the next one the other PE's host asks nothing
+    if (world.rank() == 0) {
+      const std::uint64_t before = pe.rings.counts().descriptors;
+      for (int i = 0; i < captures; ++i) {
+        std::this_thread::sleep_for(std::chrono::microseconds(random() % 100));
+        capturing.once(random, std::chrono::microseconds(200));
+        if (i % 100 == 99) capturing.judge();
+      }
+      std::cout << pe.rings.counts().descriptors - before << " puts meanwhile" << std::endl;
+      if (pe.rings.counts().descriptors < before + 100 && !by_time_slices())
+        trouble.add("the puts were over before the captures");
+    }
+    world.barrier();
+    pe.heap.finish(pe.on());
+    std::uint64_t seen = 0;
+    pe.heap.read(&seen, wrong.data(), 8, world.rank());
+    if (seen != 0) trouble.add("PE " + std::to_string(world.rank()) + ": " + std::to_string(seen) + " wrong words");
+    world.barrier();
+    return 0;
+  });
+  imbrex::test::expect_none(code, trouble);
 }
 
 TEST(GpuShmemRing, AHostileDescriptorEndsAllPEsByName) {

@@ -35,11 +35,8 @@ void BagSteps::launch(const Block& block, void* to, const Addresses& operands, C
     bound_ = std::move(own);
   }
   look_up_->launch_rows(given.bags, block.args[0], block.args[1], to, stream);
-  bags_ = given.bags;
 }
 
-std::int64_t BagSteps::take_misfits(Misfits misfits, CudaStream stream) {
-  return bags_.batch > 0 ? look_up_->findings(bags_, stream, misfits) : 0;
-}
+std::int64_t BagSteps::take_misfits(Misfits misfits, CudaStream stream) { return look_up_->findings(stream, misfits); }
 
 }  // namespace imbrex::cuda

@@ -22,7 +22,6 @@ class BagSteps final : public BagBlocks {
   std::unique_ptr<embedding::CudaLookUp> look_up_;
   std::vector<embedding::Table> tables_;  // without addresses; columns are the workspace's
   std::vector<embedding::Table> bound_;
-  embedding::Bags bags_{};  // of the last block
   bool captured_ = false;
 };
 

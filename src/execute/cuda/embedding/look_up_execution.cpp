@@ -157,7 +157,6 @@ void LookUpExecution::launch(const Addresses& operands, cudaStream_t stream, Cal
                           1, 1});
     }
     look_up_->launch(given.bags, parts.data(), stream, world_.size() > 1 ? &peers : nullptr);
-    bags_ = given.bags;
   }
   if (world_.size() > 1) IMBREX_CUDA_TRY(launch_arrive(ends_, stream));
   if (!straight)
@@ -166,11 +165,12 @@ void LookUpExecution::launch(const Addresses& operands, cudaStream_t stream, Cal
 }
 
 std::int64_t LookUpExecution::take_misfits(Misfits misfits) {
+  await_replays(device_);
   const std::lock_guard guard(calls().lock());
   IMBREX_CUDA_TRY(cudaSetDevice(device_));
   calls().follow(main_);
   await(main_);
-  return look_up_ != nullptr && bags_.batch > 0 ? look_up_->findings(bags_, main_, misfits) : 0;
+  return look_up_ != nullptr ? look_up_->findings(main_, misfits) : 0;
 }
 
 std::string LookUpExecution::fault_message() const {

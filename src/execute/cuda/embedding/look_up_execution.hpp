@@ -65,7 +65,6 @@ class LookUpExecution final : public KernelExecution, public FindsMisfits {
   EndsArgs ends_{};
   std::unique_ptr<embedding::CudaLookUp> look_up_;  // null without tables
   std::vector<embedding::Table> bound_;             // tables of the last call
-  embedding::Bags bags_{};                          // bags of the last call
   std::uint64_t epoch_;
   bool captured_ = false;
   cudaStream_t main_ = nullptr;

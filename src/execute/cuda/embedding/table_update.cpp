@@ -1,4 +1,4 @@
-// Updates on a GPU, with what they need of memory: it grows with the calls.
+// Updates on a GPU, with what they need of memory: it grows with the calls, and keeps what captured graphs hold.
 #include <algorithm>
 #include <vector>
 
@@ -6,6 +6,7 @@
 #include "embedding/cuda/cuda_update.hpp"
 #include "embedding/same_table.hpp"
 #include "execute/cuda/embedding/misfits.hpp"
+#include "runtime/cuda/asks_during_captures.hpp"
 #include "runtime/cuda/check.hpp"
 
 namespace imbrex::cuda {
@@ -13,8 +14,7 @@ namespace {
 
 class OneTableUpdate final : public TableUpdate {
  public:
-  OneTableUpdate(const embedding::Tables& tables, const embedding::Step& step, std::int64_t batch, std::int64_t most)
-      : batch_(batch), most_(most) {
+  OneTableUpdate(const embedding::Tables& tables, const embedding::Step& step, std::int64_t batch, std::int64_t most) {
     if (tables.count > 0) update_ = std::make_unique<embedding::CudaUpdate>(tables, step, batch, most);
     IMBREX_CUDA_TRY(cudaStreamCreateWithFlags(&own_, cudaStreamNonBlocking));
     IMBREX_CUDA_TRY(cudaEventCreateWithFlags(&done_, cudaEventDisableTiming));
@@ -37,14 +37,17 @@ class OneTableUpdate final : public TableUpdate {
     cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
     IMBREX_CUDA_TRY(cudaStreamIsCapturing(stream, &status));
     const bool captured = status != cudaStreamCaptureStatusNone;
-    if (given.bags.count > most_) {
+    if (given.bags.count > update_->most_indices()) {
       IMBREX_EXPECTS(!captured, "the stream is being captured, and no earlier update had as many as {} indices",
                      given.bags.count);
+      const AsksDuringCaptures asks;
       IMBREX_CUDA_TRY(cudaStreamSynchronize(stream));
-      most_ = std::min(embedding::most_rows, given.bags.count + given.bags.count / 4);
-      update_ = std::make_unique<embedding::CudaUpdate>(given.tables, step, batch_, most_);
+      update_->grow(std::min(embedding::most_rows, given.bags.count + given.bags.count / 4));
     }
-    captured_ = captured_ || captured;
+    if (captured) {
+      captured_ = true;
+      update_->hold();
+    }
     const auto same_places = [&] {
       return std::equal(tables_.begin(), tables_.end(), given.tables.tables, given.tables.tables + given.tables.count,
                         embedding::same_table) &&
@@ -57,14 +60,15 @@ class OneTableUpdate final : public TableUpdate {
       if (step.optimizer == Optimizer::row_wise_adagrad) states_.assign(step.states, step.states + given.tables.count);
     }
     update_->launch(given.bags, gradients, step.rate, stream);
-    bags_ = given.bags;
     if (!captured) IMBREX_CUDA_TRY(cudaEventRecord(done_, stream));
   }
 
   std::int64_t take_misfits(Misfits misfits) override {
-    if (update_ == nullptr || bags_.batch == 0) return 0;
+    if (update_ == nullptr) return 0;
+    // CUDA does not tell when graphs that hold calls run.
+    if (captured_) IMBREX_CUDA_TRY(cudaDeviceSynchronize());
     IMBREX_CUDA_TRY(cudaStreamWaitEvent(own_, done_, 0));
-    return update_->findings(bags_, own_, misfits);
+    return update_->findings(own_, misfits);
   }
 
  private:
@@ -73,9 +77,7 @@ class OneTableUpdate final : public TableUpdate {
   std::unique_ptr<embedding::CudaUpdate> update_;
   std::vector<embedding::Table> tables_;
   std::vector<float*> states_;
-  std::int64_t batch_, most_;
   bool captured_ = false;
-  embedding::Bags bags_{};  // of the last call
 };
 
 }  // namespace

@@ -318,6 +318,7 @@ CodecReport LaneExecution::codec_report() {
 }
 
 void LaneExecution::visit_steps(WorkKind kind, const std::function<void(BlockSteps&, CudaStream)>& visit) {
+  await_replays(libraries_->device());
   const std::lock_guard guard(calls().lock());
   IMBREX_CUDA_TRY(cudaSetDevice(libraries_->device()));
   calls().follow(stream());

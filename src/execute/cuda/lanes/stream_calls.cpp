@@ -67,6 +67,7 @@ bool StreamCalls::drain() {
   const std::lock_guard guard(lock_);
   const cudaEvent_t last = order_->last();
   if (last == nullptr) return false;
+  const AsksDuringCaptures asks;
   using Clock = std::chrono::steady_clock;
   Clock::time_point failed{};
   for (;;) {

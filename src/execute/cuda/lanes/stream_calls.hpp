@@ -11,25 +11,12 @@
 #include <vector>
 
 #include "imbrex/world.hpp"
+#include "runtime/cuda/asks_during_captures.hpp"
 #include "runtime/cuda/stream_order.hpp"
 
 namespace imbrex::cuda {
 
 class StreamExecution;
-
-/// While it lives, this thread may ask events and streams though some stream is being captured, by this thread or, in
-/// global mode, by another one: a capture forbids what may disturb it, asking does not, and a question that is refused
-/// ends the capture.
-class AsksDuringCaptures {
- public:
-  AsksDuringCaptures() { cudaThreadExchangeStreamCaptureMode(&mode_); }
-  ~AsksDuringCaptures() { cudaThreadExchangeStreamCaptureMode(&mode_); }
-  AsksDuringCaptures(const AsksDuringCaptures&) = delete;
-  AsksDuringCaptures& operator=(const AsksDuringCaptures&) = delete;
-
- private:
-  cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
-};
 
 /// Worlds of one process on one GPU are used by one host thread at a time.
 class StreamCalls {

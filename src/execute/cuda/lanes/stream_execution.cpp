@@ -100,6 +100,12 @@ void StreamExecution::synchronize(CudaStream stream) {
   await(stream);
 }
 
+void StreamExecution::await_replays(int device) {
+  if (!calls_.captured()) return;
+  IMBREX_CUDA_TRY(cudaSetDevice(device));
+  IMBREX_CUDA_TRY(cudaDeviceSynchronize());
+}
+
 Report StreamExecution::run(const Addresses& operands) {
   const auto begin = std::chrono::steady_clock::now();
   const std::lock_guard guard(calls_.lock());

@@ -71,6 +71,10 @@ class StreamExecution : public Execution {
   /// First in a destructor: no other thread looks at the execution any more.
   void retire() noexcept;
 
+  /// Waits for graphs that hold calls of the world: CUDA does not tell when they run. Not under the lock, which the
+  /// watching thread needs to end them where a rank is lost.
+  void await_replays(int device);
+
   StreamCalls& calls() { return calls_; }
 
  private:

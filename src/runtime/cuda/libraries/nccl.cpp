@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "runtime/bootstrap/nccl_hosts.hpp"
+#include "runtime/cuda/asks_during_captures.hpp"
 
 namespace imbrex::runtime {
 namespace {
@@ -30,6 +31,7 @@ std::future<ncclResult_t> on_a_thread(int device, std::packaged_task<ncclResult_
   auto result = call.get_future();
   std::thread([device, call = std::move(call)]() mutable {
     cudaSetDevice(device);
+    const cuda::AsksDuringCaptures asks;
     call();
   }).detach();
   return result;

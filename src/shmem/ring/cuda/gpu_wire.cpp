@@ -17,6 +17,7 @@
 
 #include "base/check.hpp"
 #include "imbrex/device/shmem/words.hpp"
+#include "runtime/cuda/asks_during_captures.hpp"
 #include "runtime/cuda/device_memory.hpp"
 #include "runtime/cuda/driver.hpp"
 #include "shmem/ring/pinned.hpp"
@@ -101,6 +102,7 @@ class GpuWire final : public Wire {
 
   ~GpuWire() override {
     cudaSetDevice(gpu_);
+    const cuda::AsksDuringCaptures asks;
     cudaStreamSynchronize(stream_);
     for (const Batch& batch : batches_) cudaEventDestroy(batch.event);
     for (cudaEvent_t event : events_) cudaEventDestroy(event);
