@@ -33,6 +33,7 @@ class CudaAllReduce final : public collectives::AllReduceBackend {
                    max_count_);
     stream_ = static_cast<cudaStream_t>(stream);
     runtime::InOrder call(*order_, stream_);
+    captured_ = captured_ || call.captured();
     record_ = {};
     const bool coded = collectives::coded(options_, count, type_, sizes_);
     const AllReduceAlgorithm algorithm = collectives::choose(options_, count, type_, sizes_);
@@ -87,6 +88,7 @@ class CudaAllReduce final : public collectives::AllReduceBackend {
     collectives::CallRecord record = record_;  // a graph may replay the call
     if (called_) {
       collectives_.finish(stream_);
+      if (captured_) runtime::DeviceMemory::synchronize();  // graphs may replay the call on other streams
       const cuda::CommReport own = collectives_.report();
       record.largest_error = std::bit_cast<float>(own.error_bits);
       record.non_finite = static_cast<std::int64_t>(own.non_finite);
@@ -121,6 +123,7 @@ class CudaAllReduce final : public collectives::AllReduceBackend {
 
   // What is known of the last call.
   cudaStream_t stream_ = nullptr;
+  bool captured_ = false;  // some call
   bool called_ = false, voted_ = false;
   collectives::CallRecord record_;
 };

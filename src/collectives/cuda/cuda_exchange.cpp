@@ -30,6 +30,7 @@ class CudaExchange final : public collectives::ExchangeBackend {
                    max_count_);
     stream_ = static_cast<cudaStream_t>(stream);
     runtime::InOrder call(*order_, stream_);
+    captured_ = captured_ || call.captured();
     called_ = count > 0;
     groups_ = 0;
     const auto blocks = std::min(static_cast<std::uint32_t>(options_.ctas), cuda::max_comm_blocks);
@@ -52,6 +53,7 @@ class CudaExchange final : public collectives::ExchangeBackend {
     record.groups = groups_;
     if (called_) {
       collectives_.finish(stream_);
+      if (captured_) runtime::DeviceMemory::synchronize();  // graphs may replay the call on other streams
       const cuda::CommReport own = collectives_.report();
       record.largest_error = std::bit_cast<float>(own.error_bits);
       record.non_finite = static_cast<std::int64_t>(own.non_finite);
@@ -71,6 +73,7 @@ class CudaExchange final : public collectives::ExchangeBackend {
 
   // What is known of the last call.
   cudaStream_t stream_ = nullptr;
+  bool captured_ = false;  // some call
   bool called_ = false;
   std::int64_t groups_ = 0;  // that this rank quantized
 };

@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "base/check.hpp"
+#include "execute/cuda/calls_and_outputs.hpp"
 #include "execute/cuda/lanes/cuda_execution.hpp"
 #include "execute/cuda/lanes/cuda_pool.hpp"
 #include "execute/cuda/lanes/lane_plan.hpp"

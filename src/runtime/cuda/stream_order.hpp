@@ -75,15 +75,18 @@ std::shared_ptr<StreamOrder> stream_order_of(World& world, int device);
 /// Queues, on a stream, one call of a world in its order.
 class InOrder {
  public:
-  InOrder(StreamOrder& order, cudaStream_t stream) : order_(order), stream_(stream) { order.enter(stream); }
+  InOrder(StreamOrder& order, cudaStream_t stream) : order_(order), stream_(stream), captured_(order.enter(stream)) {}
   InOrder(const InOrder&) = delete;
   InOrder& operator=(const InOrder&) = delete;
   /// All of it is queued.
   void end() { order_.leave(stream_); }
+  /// Whether a graph has it, so that it may run later, on any stream.
+  bool captured() const { return captured_; }
 
  private:
   StreamOrder& order_;
   cudaStream_t stream_;
+  bool captured_;
 };
 
 }  // namespace imbrex::runtime
