@@ -396,8 +396,8 @@ void add_tune(Program& program) {
   command
       .add_option(
           "--out", options->out,
-          "Write the table to this file, in the place of what it says of these products or, of these ranks, type and "
-          "scales, of operators with a GEMM or all-reduces")
+          "Write the table to this file, in the place of what it says of the same problems, products, or all-reduces of "
+          "these ranks and type; all else in it is kept")
       ->type_name("FILE");
 }
 
