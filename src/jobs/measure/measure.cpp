@@ -229,8 +229,9 @@ std::string tuning_table(const std::vector<Measurement>& measurements, const std
   for (const Measurement& m : measurements) {
     const Measured& best = fastest(m);
     const records::Record record{m.problem, 0, 0, {best.strategy, best.knobs}, best.seconds, m.plans.front().seconds};
-    const auto known = std::find_if(records.list.begin(), records.list.end(),
-                                    [&](const records::Record& r) { return records::same_entry(r.problem, record.problem); });
+    const auto known = std::find_if(records.list.begin(), records.list.end(), [&](const records::Record& r) {
+      return records::same_entry(r.problem, record.problem);
+    });
     // Between two records of one M there are no rows for a third.
     if (known == records.list.end())
       records.list.push_back(record);
