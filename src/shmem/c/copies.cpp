@@ -62,7 +62,7 @@ struct Blocks {
     p.expect_span_held(argument, address, span_of(count, each, static_cast<std::size_t>(stride)), size);
   }
 
-  /// Of the other side, which lies anywhere: its blocks may overlap.
+  /// The other side lies anywhere, and its blocks may overlap.
   void expect_addresses(Process& p, const char* argument, const void* address, const char* name,
                         std::ptrdiff_t stride) const {
     IMBREX_EXPECTS(stride >= 1, "{} = {}: a stride must be 1 or more", name, stride);

@@ -97,7 +97,7 @@ class Process {
 
   /// So many elements lie in the heap. `count`: the caller's own, which must not be negative.
   void expect_held(const char* argument, const void* address, std::size_t count, std::size_t size) const;
-  /// The same of a count that was worked out, up to `uncountable`.
+  /// As expect_held, for a count that was worked out, up to `uncountable`.
   void expect_span_held(const char* argument, const void* address, std::size_t count, std::size_t size) const;
   /// So many elements have addresses: memory that is the caller's own, of which nothing else is known.
   void expect_addresses(const char* argument, const void* address, std::size_t count, std::size_t size) const;

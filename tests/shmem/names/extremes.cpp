@@ -36,12 +36,12 @@ Outcome worst(Outcome a, Outcome b) {
   return a == Outcome::unknown ? a : b;
 }
 
-/// Of so many elements in the heap, whose blocks are small.
+/// What becomes of so many elements in the heap, whose blocks are small.
 Outcome in_heap(Wide elements, Wide size) {
   if (elements * size <= block_bytes) return Outcome::fine;
   return elements * size > heap_bytes ? Outcome::refused : Outcome::unknown;
 }
-/// Of this process's own memory, from some address on.
+/// What becomes of so many in this process's own memory.
 Outcome in_process(Wide elements, Wide size) {
   if (elements * size <= block_bytes) return Outcome::fine;
   return elements * size >= Wide{1} << 64 ? Outcome::refused : Outcome::unknown;
@@ -54,7 +54,7 @@ bool is_stride(std::uint64_t value) { return value != 0 && !is_negative(value); 
 
 // ---------------------------------------------------------------------------------------------------- the calls
 
-// Of this PE, when a case runs: blocks in the heap, what others' blocks are to keep, and memory outside of the heap.
+// A PE's, when a case runs: blocks in the heap, what others' blocks are to keep, and memory outside of the heap.
 int *to, *from;
 std::uint64_t *signals, *guards[3];
 int here[block_bytes / sizeof(int)];
@@ -69,17 +69,17 @@ struct Call {
 
 std::ptrdiff_t signed_of(std::uint64_t value) { return static_cast<std::ptrdiff_t>(value); }
 
-#define COUNTED(NAME, EXPECTED, ...)                                                              \
-  {                                                                                               \
+#define COUNTED(NAME, EXPECTED, ...)                                                            \
+  {                                                                                             \
 #NAME, 1, [](const Arguments& a) -> Outcome { const Wide n = a[0]; return EXPECTED; },        \
         [](const Arguments& a) { const std::size_t n = a[0]; shmem_##NAME(__VA_ARGS__); return true; } \
   }
-#define WAITS(FORM, VALUES)                                                                                            \
-  COUNTED(int_wait_until_all##FORM, in_heap(n, 4), to, n, nullptr, SHMEM_CMP_EQ, VALUES),                             \
-      COUNTED(int_wait_until_any##FORM, in_heap(n, 4), to, n, nullptr, SHMEM_CMP_EQ, VALUES),                         \
-      COUNTED(int_wait_until_some##FORM, in_heap(n, 4), to, n, indices, nullptr, SHMEM_CMP_EQ, VALUES),               \
-      COUNTED(int_test_all##FORM, in_heap(n, 4), to, n, nullptr, SHMEM_CMP_EQ, VALUES),                               \
-      COUNTED(int_test_any##FORM, in_heap(n, 4), to, n, nullptr, SHMEM_CMP_EQ, VALUES),                               \
+#define WAITS(FORM, VALUES)                                                                             \
+  COUNTED(int_wait_until_all##FORM, in_heap(n, 4), to, n, nullptr, SHMEM_CMP_EQ, VALUES),               \
+      COUNTED(int_wait_until_any##FORM, in_heap(n, 4), to, n, nullptr, SHMEM_CMP_EQ, VALUES),           \
+      COUNTED(int_wait_until_some##FORM, in_heap(n, 4), to, n, indices, nullptr, SHMEM_CMP_EQ, VALUES), \
+      COUNTED(int_test_all##FORM, in_heap(n, 4), to, n, nullptr, SHMEM_CMP_EQ, VALUES),                 \
+      COUNTED(int_test_any##FORM, in_heap(n, 4), to, n, nullptr, SHMEM_CMP_EQ, VALUES),                 \
       COUNTED(int_test_some##FORM, in_heap(n, 4), to, n, indices, nullptr, SHMEM_CMP_EQ, VALUES)
 
 /// Strides must be positive where anything moves.
@@ -126,12 +126,12 @@ const Call calls[] = {
     COUNTED(putmem_signal, in_heap(n, 1), to, here, n, signals, 1, SHMEM_SIGNAL_SET, 0),
     COUNTED(int_broadcast, in_heap(n, 4), SHMEM_TEAM_WORLD, to, from, n, 0),
     COUNTED(broadcastmem, in_heap(n, 1), SHMEM_TEAM_WORLD, to, from, n, 0),
-    COUNTED(int_collect, in_heap(n * static_cast<unsigned>(pes), 4), SHMEM_TEAM_WORLD, to, from, n),
-    COUNTED(collectmem, in_heap(n * static_cast<unsigned>(pes), 1), SHMEM_TEAM_WORLD, to, from, n),
-    COUNTED(int_fcollect, in_heap(n * static_cast<unsigned>(pes), 4), SHMEM_TEAM_WORLD, to, from, n),
-    COUNTED(fcollectmem, in_heap(n * static_cast<unsigned>(pes), 1), SHMEM_TEAM_WORLD, to, from, n),
-    COUNTED(int_alltoall, in_heap(n * static_cast<unsigned>(pes), 4), SHMEM_TEAM_WORLD, to, from, n),
-    COUNTED(alltoallmem, in_heap(n * static_cast<unsigned>(pes), 1), SHMEM_TEAM_WORLD, to, from, n),
+    COUNTED(int_collect, in_heap(n* static_cast<unsigned>(pes), 4), SHMEM_TEAM_WORLD, to, from, n),
+    COUNTED(collectmem, in_heap(n* static_cast<unsigned>(pes), 1), SHMEM_TEAM_WORLD, to, from, n),
+    COUNTED(int_fcollect, in_heap(n* static_cast<unsigned>(pes), 4), SHMEM_TEAM_WORLD, to, from, n),
+    COUNTED(fcollectmem, in_heap(n* static_cast<unsigned>(pes), 1), SHMEM_TEAM_WORLD, to, from, n),
+    COUNTED(int_alltoall, in_heap(n* static_cast<unsigned>(pes), 4), SHMEM_TEAM_WORLD, to, from, n),
+    COUNTED(alltoallmem, in_heap(n* static_cast<unsigned>(pes), 1), SHMEM_TEAM_WORLD, to, from, n),
     COUNTED(int_sum_reduce, in_heap(n, 4), SHMEM_TEAM_WORLD, to, from, n),
     COUNTED(int_max_reduce, in_heap(n, 4), SHMEM_TEAM_WORLD, to, from, n),
     COUNTED(uint_and_reduce, in_heap(n, 4), SHMEM_TEAM_WORLD, reinterpret_cast<unsigned*>(to),
@@ -171,13 +171,9 @@ const Call calls[] = {
     {"int_iget by sst", 2, [](const Arguments& a) { return moved(a, 1, a[0], a[1], 4, false); },
      [](const Arguments& a) { return shmem_int_iget(here, from, 1, signed_of(a[0]), a[1], 0), true; }},
     {"int_alltoalls by dst", 2, [](const Arguments& a) { return all_to_all(a[0], 1, a[1], 4); },
-     [](const Arguments& a) {
-       return shmem_int_alltoalls(SHMEM_TEAM_WORLD, to, from, signed_of(a[0]), 1, a[1]) == 0;
-     }},
+     [](const Arguments& a) { return shmem_int_alltoalls(SHMEM_TEAM_WORLD, to, from, signed_of(a[0]), 1, a[1]) == 0; }},
     {"int_alltoalls by sst", 2, [](const Arguments& a) { return all_to_all(1, a[0], a[1], 4); },
-     [](const Arguments& a) {
-       return shmem_int_alltoalls(SHMEM_TEAM_WORLD, to, from, 1, signed_of(a[0]), a[1]) == 0;
-     }},
+     [](const Arguments& a) { return shmem_int_alltoalls(SHMEM_TEAM_WORLD, to, from, 1, signed_of(a[0]), a[1]) == 0; }},
     {"alltoallsmem by both", 3, [](const Arguments& a) { return all_to_all(a[0], a[1], a[2], 1); },
      [](const Arguments& a) {
        return shmem_alltoallsmem(SHMEM_TEAM_WORLD, to, from, signed_of(a[0]), signed_of(a[1]), a[2]) == 0;
@@ -239,8 +235,7 @@ std::vector<int> run(const Call& call, const Arguments& arguments, int number) {
 }
 
 std::vector<std::uint64_t> values(std::size_t arguments) {
-  if (arguments == 3)
-    return {0, 1, 2, two_to(32), two_to(62), two_to(63) - 1, two_to(63), ~std::uint64_t{0}};
+  if (arguments == 3) return {0, 1, 2, two_to(32), two_to(62), two_to(63) - 1, two_to(63), ~std::uint64_t{0}};
   std::vector<std::uint64_t> list{0, 1, 2};
   for (const int bits : {31, 32, 60, 61, 62, 63})
     for (const std::uint64_t value : {two_to(bits) - 1, two_to(bits), two_to(bits) + 1}) list.push_back(value);
