@@ -394,10 +394,10 @@ void add_tune(Program& program) {
                   "For all_reduce: codecs to measure; default: int8 fp8-g128 int6 flash6 int4")
       ->type_name("CODEC...");
   command
-      .add_option(
-          "--out", options->out,
-          "Write the table to this file, in the place of what it says of these products or, of these ranks, type and "
-          "scales, of operators with a GEMM or all-reduces")
+      .add_option("--out", options->out,
+                  "Write the table to this file, in the place of what it says of the same problems, products, or "
+                  "all-reduces of "
+                  "these ranks and type; all else in it is kept")
       ->type_name("FILE");
 }
 

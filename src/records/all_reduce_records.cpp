@@ -93,8 +93,16 @@ std::int64_t exact_below(const AllReduceRecord& record, const CodecPair& codec, 
 }
 
 void put_record(std::vector<AllReduceRecord>& records, const AllReduceRecord& record) {
-  std::erase_if(records, [&](const AllReduceRecord& r) { return r.ranks == record.ranks && r.type == record.type; });
-  records.push_back(record);
+  const auto alike = [&](const AllReduceRecord& r) { return r.ranks == record.ranks && r.type == record.type; };
+  AllReduceRecord merged = record;
+  while (const AllReduceRecord* const latest = find_record(records, record.ranks, record.type)) {
+    if (!alike(*latest)) break;
+    for (const AllReduceRecord::Threshold& t : latest->codecs)
+      if (std::none_of(merged.codecs.begin(), merged.codecs.end(), [&](const auto& m) { return m.codec == t.codec; }))
+        merged.codecs.push_back(t);
+    records.erase(records.begin() + (latest - records.data()));
+  }
+  records.push_back(std::move(merged));
 }
 
 }  // namespace imbrex::records

@@ -74,6 +74,8 @@ double seconds_of(const plan::Node& n) {
   return microseconds * 1e-6;
 }
 
+bool same_entry(const Problem& a, const Problem& b) { return std::tuple(key_of(a), a.m) == std::tuple(key_of(b), b.m); }
+
 void set_ranges(Records& records) {
   std::stable_sort(records.list.begin(), records.list.end(), [](const Record& x, const Record& y) {
     return std::tuple(key_of(x.problem), x.problem.m) < std::tuple(key_of(y.problem), y.problem.m);

@@ -36,6 +36,9 @@ double seconds_of(const plan::Node& n);
 /// How a record says that B lies by columns, after its type; empty where it lies by rows, as in files of before.
 std::string b_layout_text(Layout layout);
 
+/// Whether one record stands for both problems: they differ in nothing that a record keeps.
+bool same_entry(const Problem& a, const Problem& b);
+
 /// Gives every record its range: up to halfway, as a ratio, to the next M that was measured for the same operator,
 /// type, kind of scales, layout of B, ranks, N and K; half as far beyond the first and the last.
 void set_ranges(Records& records);

@@ -16,10 +16,35 @@ namespace {
 // A file that shrank would turn its users' accesses into SIGBUS. The last seal keeps the others.
 constexpr int seals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 
+// The signal that a file would send, were it asked to send any (O_ASYNC), which none of ours is. Other files have 0.
+constexpr int own_mark = 64;
+
 }  // namespace
 
+FileDescriptor::File FileDescriptor::file_of(int fd) noexcept {
+  struct stat status {};
+  if (fstat(fd, &status) != 0) return {};
+  return {status.st_dev, status.st_ino, fcntl(fd, F_GETSIG) == own_mark};
+}
+
+void FileDescriptor::mark() noexcept {
+  if (fd_ < 0) return;
+  const int cause = errno;  // callers look at it
+  fcntl(fd_, F_SETSIG, own_mark);
+  file_ = file_of(fd_);
+  errno = cause;
+}
+
+bool FileDescriptor::is_own() const noexcept {
+  if (fd_ < 0) return false;
+  const int cause = errno;
+  const bool own = fcntl(fd_, F_GETFD) >= 0 && file_of(fd_) == file_;
+  errno = cause;
+  return own;
+}
+
 void FileDescriptor::close() noexcept {
-  if (fd_ >= 0) ::close(fd_);
+  if (is_own()) ::close(fd_);
   fd_ = -1;
 }
 

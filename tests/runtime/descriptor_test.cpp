@@ -2,6 +2,10 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/eventfd.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -110,6 +114,40 @@ TEST_P(DescriptorExchange, EndsAtOnceWhenARankFails) {
   EXPECT_EQ(code, 3);
   EXPECT_NE(text.find("imbrex: rank 0: rank 1 failed: out of luck"), std::string::npos) << text;
   EXPECT_LT(Clock::now() - begin, 5s);
+}
+
+// Numbers whose files are the program's are left to it.
+TEST(FileDescriptor, OwnsItsFileAndNotItsNumber) {
+  const auto kinds = std::vector<int (*)()>{
+      [] { return eventfd(0, EFD_CLOEXEC); },
+      [] { return static_cast<int>(syscall(SYS_pidfd_open, getpid(), 0)); },
+      [] { return memfd_create("imbrex-test", MFD_CLOEXEC); },
+      [] { return socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0); },
+      [] { return open("/dev/null", O_WRONLY | O_CLOEXEC); },
+  };
+  for (std::size_t ours = 0; ours < kinds.size(); ++ours)
+    for (std::size_t theirs = 0; theirs < kinds.size(); ++theirs) {
+      FileDescriptor own(kinds[ours]());
+      const int number = own.get();
+      ASSERT_TRUE(own.is_own());
+      const FileDescriptor other(fcntl(number, F_DUPFD_CLOEXEC, 0));
+      EXPECT_TRUE(other.is_own());
+      close(number);
+      EXPECT_FALSE(own.is_own());
+      const int file = kinds[theirs]();
+      ASSERT_GE(dup2(file, number), 0);
+      EXPECT_FALSE(own.is_own()) << ours << " and then " << theirs;
+      own.close();
+      EXPECT_EQ(close(number), 0) << ours << " and then " << theirs << ": it was closed";
+      if (file != number) close(file);
+    }
+  FileDescriptor first(open("/dev/null", O_WRONLY | O_CLOEXEC)), second = std::move(first);
+  EXPECT_FALSE(first.is_own());
+  EXPECT_TRUE(second.is_own());
+  const int number = second.get();
+  second.close();
+  EXPECT_FALSE(second.is_own());
+  EXPECT_LT(fcntl(number, F_GETFD), 0);
 }
 
 INSTANTIATE_TEST_SUITE_P(Over, DescriptorExchange,

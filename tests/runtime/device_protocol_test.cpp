@@ -124,6 +124,45 @@ TEST(DeviceProtocol, AWaitIsBoundedAndEndsAllOthers) {
   }
 }
 
+// Counts of polls wrap in long waits. A small count wraps every millisecond or so, and the clock must not begin again.
+TEST(DeviceProtocol, AWaitIsBoundedWhereItsCountOfPollsWraps) {
+  const auto ends = [](auto polls, std::uint64_t limit_ns) {
+    Ranks ranks(2, limit_ns);
+    const Group g = ranks.group(0);
+    int said = 0;
+    const std::uint64_t begin = device::now_ns();
+    // The test's own bound, far above the limit: what waits for ever fails and does not hang.
+    while (device::now_ns() - begin < std::uint64_t{20'000'000'000}) {
+      if (polls.left(g, [&](Fault& fault) { fault.kind = 3, ++said; })) continue;
+      EXPECT_GE(device::now_ns() - begin, limit_ns);
+      EXPECT_EQ(ranks.fault(0).state, Fault::timed_out);
+      EXPECT_EQ(said, 1);
+      return true;
+    }
+    return false;
+  };
+  constexpr std::uint64_t limit = 500'000'000;
+  EXPECT_TRUE(ends(device::BoundedPolls<device::Cadence{}, std::uint16_t>{}, limit));
+  // As collectives count: they look at the clock more often than at the host's word.
+  EXPECT_TRUE(ends(device::BoundedPolls<device::Cadence{.pause = 0, .look = 64, .ask = 1024}, std::uint16_t>{}, limit));
+  // The count comes round to 0 at each look.
+  EXPECT_TRUE(ends(device::BoundedPolls<device::Cadence{.pause = 0}, std::uint8_t>{}, limit));
+  EXPECT_TRUE(ends(device::BoundedPolls<>{}, limit));
+}
+
+// The host's word is seen, too, after the count has wrapped.
+TEST(DeviceProtocol, TheHostsWordEndsAWaitWhoseCountHasWrapped) {
+  Ranks ranks(1);
+  const Group g = ranks.group(0);
+  device::BoundedPolls<device::Cadence{.pause = 0}, std::uint16_t> polls;
+  const auto no_one = [](Fault&) { ADD_FAILURE() << "nobody gives up here"; };
+  for (int i = 0; i < 200'000; ++i) ASSERT_TRUE(polls.left(g, no_one));
+  device::write_down(ranks.fault(0).abort, 1);
+  int more = 0;
+  while (polls.left(g, no_one)) ASSERT_LT(++more, 70'000);
+  EXPECT_EQ(ranks.fault(0).state, Fault::clear);
+}
+
 // A host that knows of a loss ends the waits of its rank, and by these those of all others, whose hosts know nothing.
 TEST(DeviceProtocol, TheHostsWordReachesAllRanks) {
   Ranks ranks(3);

@@ -13,6 +13,7 @@
 #include <random>
 #include <set>
 #include <thread>
+#include <tuple>
 
 #include "imbrex/error.hpp"
 #include "runtime/cases.hpp"
@@ -106,6 +107,41 @@ TEST_P(LossOfALaunchedRank, IsNamedByAllOthers) {
 
 INSTANTIATE_TEST_SUITE_P(By, LossOfALaunchedRank, testing::Values("auto", "lock"),
                          [](const auto& parameter) { return std::string(parameter.param); });
+
+// A program that closes what it did not open, or replaces it.
+class ClosedDescriptors : public Loss, public testing::WithParamInterface<std::tuple<int, const char*>> {
+ protected:
+  // The launch ends soon, with this code, and says nothing but the text.
+  void expect(const std::vector<std::string>& arguments, int code, const std::string& says) {
+    const auto begin = Clock::now();
+    testing::internal::CaptureStderr();
+    std::vector<std::string> words{RANK_PROGRAM};
+    words.insert(words.end(), arguments.begin(), arguments.end());
+    EXPECT_EQ(launch(std::get<0>(GetParam()), words), code);
+    EXPECT_EQ(testing::internal::GetCapturedStderr(), says);
+    EXPECT_LT(Clock::now() - begin, 10s);
+    ASSERT_TRUE(childless());
+  }
+  const char* how() const { return std::get<1>(GetParam()); }
+};
+
+TEST_P(ClosedDescriptors, DoNotKeepRanksFromLeaving) { expect({"close", how(), "-1"}, 0, ""); }
+
+TEST_P(ClosedDescriptors, DoNotHideALoss) {
+  expect({"close", how(), "1"}, 3, "imbrex: rank 1: killed by signal 9 (Killed)\n");
+}
+
+TEST_P(ClosedDescriptors, FailAWorldThatGoesByLocks) {
+  setenv("IMBREX_LOSS_DETECTION", "lock", 1);
+  for (const char* rank : {"0", "1"}) expect({"close-one", how(), rank}, 0, "");
+  unsetenv("IMBREX_LOSS_DETECTION");
+}
+
+INSTANTIATE_TEST_SUITE_P(How, ClosedDescriptors,
+                         testing::Combine(testing::Values(2, 3), testing::Values("close", "over")),
+                         [](const auto& parameter) {
+                           return std::get<1>(parameter.param) + std::to_string(std::get<0>(parameter.param));
+                         });
 
 TEST_F(Loss, WhileTheWorldMeetsEndsIt) {
   for (int round = 0; round < rounds / 2; ++round) {

@@ -10,6 +10,9 @@
 //   throw RANK           run_ranks with a body in which that rank throws what is no Error, while the others wait
 //   throw-late RANK      that rank leaves a world that others wait in by an exception; the others must hear why
 //   stop RANK NS         rank RANK is stopped after NS nanoseconds and killed seconds later; the others must notice
+//   close HOW RANK       closes descriptors that it did not open, or (HOW is over) replaces each by a file of its own,
+//                        and works on; then that rank is killed and the others notice, or, for -1, all leave
+//   close-one HOW RANK   that rank does so alone, and all hear of it
 //   storm HOSTS ROUNDS   barriers and gathers in a world that spans so many hosts
 //   work                 barriers and gathers until an Error
 //   refuse-call RANK     that rank refuses a call that the others take
@@ -17,6 +20,7 @@
 //   nccl-host GPU        prepares for NCCL on a GPU of that name
 //   join HEAP LIMIT      joins and leaves; join-late: after a while; join-full: with room for one more descriptor
 #include <signal.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
@@ -73,6 +77,36 @@ std::optional<int> watch_stopped_rank(long nanoseconds) {
 int expect(bool right, const std::string& what) {
   if (!right) std::fprintf(stderr, "not as expected: %s\n", what.c_str());
   return right ? 0 : 1;
+}
+
+// As a daemon does, and then opens files of its own.
+void take_descriptors(const std::string& how) {
+  constexpr int most = 256;
+  const int own = memfd_create("own", MFD_CLOEXEC), file = dup2(own, most);
+  for (int number = 3; number < most; ++number) {
+    if (how == "over")
+      dup2(file, number);
+    else
+      close(number);
+  }
+}
+
+int close_one(const std::string& how, int closer) {
+  WorldOptions options;
+  options.wait_limit = 5;
+  const auto world = World::from_environment(options);
+  try {
+    world->barrier();
+    if (world->rank() == closer) take_descriptors(how);
+    while (true) world->barrier();
+  } catch (const Error& error) {
+    const std::string text = error.what(), name = "rank " + std::to_string(closer) + " ";
+    // A rank of another host may see the connection end and tell all, before the closer says why.
+    const bool far = world->hosts() > 1;
+    return expect(text.starts_with(name) && (text.find("failed: the program closed file descriptor ") != text.npos ||
+                                             (far && text.find("was lost: ") != text.npos)),
+                  text);
+  }
 }
 
 template <typename Call>
@@ -142,6 +176,16 @@ int run(int count, char** words) {
     if (world->rank() == number(words[2])) test::kill_self_after(std::atol(words[3]));
     return test::work_until_lost(*world, number(words[2]));
   }
+  if (mode == "close") {
+    const auto world = World::from_environment();
+    const int lost = number(words[3]);
+    world->barrier();
+    take_descriptors(words[2]);
+    usleep(250000);
+    if (world->rank() == lost) test::kill_self_after(1000000);
+    return lost < 0 ? test::storm(*world, 100) : test::work_until_lost(*world, lost);
+  }
+  if (mode == "close-one") return close_one(words[2], number(words[3]));
   if (mode == "stop") {
     if (rank == number(words[2]))
       if (const auto code = watch_stopped_rank(std::atol(words[3]))) return *code;

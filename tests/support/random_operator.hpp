@@ -41,10 +41,10 @@ struct RandomOperator {
   }
 };
 
-/// The calls of an operator whose problem is known: one, or some with M below the largest.
-inline void draw_calls(Random& random, RandomOperator& c) {
+/// The calls of an operator whose problem is known: one, or, where it takes any M, some with M below the largest.
+inline void draw_calls(Random& random, RandomOperator& c, bool takes_any_m = true) {
   const Problem& p = c.problem;
-  c.any_m = random.chance(0.6);
+  c.any_m = random.chance(0.6) && takes_any_m;
   const std::int64_t unit = plan::splits_m(p.op) ? p.ranks : 1;
   c.rows = {p.m};
   for (int i = 0; c.any_m && i < 2; ++i) c.rows.insert(c.rows.begin() + i, unit * random.between(1, p.m / unit));

@@ -220,10 +220,8 @@ std::string tuning_table(const std::vector<Measurement>& measurements, const std
     records.all_reduces = std::move(others.all_reduces);
     records.products = std::move(others.products);
     const auto measured = [&](const records::Record& r) {
-      return std::any_of(measurements.begin(), measurements.end(), [&](const Measurement& m) {
-        return m.problem.type == r.problem.type && m.problem.scales == r.problem.scales &&
-               m.problem.b_layout == r.problem.b_layout && m.problem.ranks == r.problem.ranks;
-      });
+      return std::any_of(measurements.begin(), measurements.end(),
+                         [&](const Measurement& m) { return records::same_entry(m.problem, r.problem); });
     };
     std::erase_if(others.list, measured);
     records.list = std::move(others.list);
@@ -231,8 +229,9 @@ std::string tuning_table(const std::vector<Measurement>& measurements, const std
   for (const Measurement& m : measurements) {
     const Measured& best = fastest(m);
     const records::Record record{m.problem, 0, 0, {best.strategy, best.knobs}, best.seconds, m.plans.front().seconds};
-    const auto known = std::find_if(records.list.begin(), records.list.end(),
-                                    [&](const records::Record& r) { return r.problem == record.problem; });
+    const auto known = std::find_if(records.list.begin(), records.list.end(), [&](const records::Record& r) {
+      return records::same_entry(r.problem, record.problem);
+    });
     // Between two records of one M there are no rows for a third.
     if (known == records.list.end())
       records.list.push_back(record);

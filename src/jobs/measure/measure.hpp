@@ -70,9 +70,9 @@ inline double roofline_seconds(const Measurement& m) {
 int measure(const MeasureRequest& request, const std::function<void(const Measurement&)>& report);
 
 /// The fastest plan of each measurement as a table for machines/tuned/ (docs/dev/cuda-executor.md). `date`: of the
-/// measurements, which are of one kind of GPU. `before`: the table that it completes, or empty; its
-/// entries with the same ranks, type and kind of scales are replaced. Throws Error(invalid_input) if it
-/// is no table, or one of another GPU.
+/// measurements, which are of one kind of GPU. `before`: the table that it completes, or empty; its entries for the
+/// problems that were measured are replaced, all others are kept. Throws Error(invalid_input) if it is no table, or one
+/// of another GPU.
 std::string tuning_table(const std::vector<Measurement>& measurements, const std::string& date,
                          std::string_view before = {});
 
@@ -119,8 +119,8 @@ int measure_all_reduces(const AllReduceMeasureRequest& request,
 records::AllReduceRecord record_of(const std::vector<AllReduceMeasurement>& measurements, const std::string& date);
 
 /// The record of the measurements (record_of) as a table for machines/tuned/. `before`: the table that it completes, or
-/// empty; its all-reduces of the same ranks and type are replaced. Throws Error(invalid_input) as
-/// record_of, and if it is no table, or one of another GPU.
+/// empty; what it says of the same ranks and type is replaced, but for codecs that were not measured. Throws
+/// Error(invalid_input) as record_of, and if it is no table, or one of another GPU.
 std::string tuning_table(const std::vector<AllReduceMeasurement>& measurements, const std::string& date,
                          std::string_view before = {});
 

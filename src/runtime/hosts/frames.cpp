@@ -12,6 +12,10 @@ namespace imbrex::runtime {
 
 bool Connection::receive() {
   if (!fault_.empty()) return false;
+  if (!is_own()) {
+    fault_ = "this process closed the connection's file descriptor";
+    return false;
+  }
   char buffer[16384];
   // One part each time, so that who sends without end has no more of this thread than others.
   const ssize_t bytes = recv(socket_.get(), buffer, sizeof buffer, 0);
@@ -51,6 +55,10 @@ void Connection::send(FrameKind kind, std::string_view payload, std::string_view
 }
 
 void Connection::flush() noexcept {
+  if (!unsent_.empty() && !is_own()) {
+    ended_ = true;
+    unsent_.clear();
+  }
   while (!unsent_.empty()) {
     const ssize_t bytes = ::send(socket_.get(), unsent_.data(), unsent_.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
     if (bytes > 0) {
@@ -66,6 +74,7 @@ void Connection::flush() noexcept {
 
 bool Connection::finish() noexcept {
   flush();
+  if (!is_own()) return true;
   if (!has_unsent() && !shut_) shut_ = shutdown(socket_.get(), SHUT_WR) == 0;
   // What is unread when a connection is closed makes the system drop what it still has to send.
   char buffer[4096];

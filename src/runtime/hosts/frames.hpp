@@ -130,6 +130,8 @@ class Connection {
 
   const FileDescriptor& socket() const { return socket_; }
   explicit operator bool() const { return static_cast<bool>(socket_); }
+  /// As the socket's. What is not is neither read nor written: it is the program's.
+  bool is_own() const noexcept { return socket_.is_own(); }
 
   /// Reads what has come, a part of it at a time. False once nothing more will come: the other end has closed, the
   /// network gave up, or what came is no frame, and then `fault` says which.

@@ -56,7 +56,8 @@ void Links::start(const Control& control, const HeapHandle& heap) {
 
 void Links::wake() noexcept {
   const std::uint64_t one = 1;
-  [[maybe_unused]] const auto written = write(bell_.get(), &one, sizeof one);
+  // The thread looks by itself, too, every 100 ms.
+  [[maybe_unused]] const auto written = bell_.is_own() ? write(bell_.get(), &one, sizeof one) : 0;
 }
 
 void Links::send_all(FrameKind kind, std::string_view payload, std::string_view more) noexcept {
@@ -111,7 +112,7 @@ void Links::run() {
         polls[r] = {link.open ? link.connection.socket().get() : -1, static_cast<short>(POLLIN | out), 0};
       }
     }
-    polls.back() = {bell_.get(), POLLIN, 0};
+    polls.back() = {bell_.is_own() ? bell_.get() : -1, POLLIN, 0};
     const double left = std::chrono::duration<double, std::milli>(next_tick - Clock::now()).count();
     poll(polls.data(), polls.size(), static_cast<int>(std::clamp<double>(std::ceil(left), 0, look_interval)));
     if (polls.back().revents) {
@@ -137,6 +138,7 @@ void Links::tick() {
   send_all(FrameKind::alive, {});
   for (int r = 0; r < static_cast<int>(links_.size()); ++r) {
     Link& link = links_[static_cast<std::size_t>(r)];
+    if (link.open && !link.connection.is_own()) read(r);  // which says so
     // One that has said nothing yet is still on its way here: who waits for it knows how long.
     if (link.open && link.heard && ++link.silent * interval_ > part_to_loss * limit_)
       lose(r, fmt::format("nothing was heard of it for {:.3g} s", part_to_loss * limit_));
@@ -147,6 +149,11 @@ void Links::read(int rank) {
   Link& link = links_[static_cast<std::size_t>(rank)];
   if (!link.open) return;
   const bool open = link.connection.receive();
+  if (!link.connection.is_own())
+    control_->record(
+        fmt::format("{} failed: the program closed file descriptor {} of its world, or replaced it; it was "
+                    "the connection to {}",
+                    control_->name(rank_), link.connection.socket().get(), control_->name(rank)));
   while (const auto frame = link.connection.next()) {
     link.heard = true;
     link.silent = 0;
@@ -161,7 +168,7 @@ void Links::lose(int rank, const std::string& why) {
     const std::lock_guard lock(mutex_);
     Link& link = links_[static_cast<std::size_t>(rank)];
     link.open = false;
-    shutdown(link.connection.socket().get(), SHUT_RDWR);
+    if (link.connection.is_own()) shutdown(link.connection.socket().get(), SHUT_RDWR);
   }
   if (control_->state(rank) < finished) control_->record_lost(rank, why);
 }

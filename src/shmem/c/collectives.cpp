@@ -5,11 +5,6 @@
 namespace imbrex::shmem::c {
 namespace {
 
-std::size_t product(std::size_t a, std::size_t b) {
-  std::size_t result = 0;
-  return __builtin_mul_overflow(a, b, &result) ? ~std::size_t{0} : result;
-}
-
 const std::byte* at(const void* address, std::size_t bytes) { return static_cast<const std::byte*>(address) + bytes; }
 std::byte* at(void* address, std::size_t bytes) { return static_cast<std::byte*>(address) + bytes; }
 
@@ -47,7 +42,7 @@ int all_gather(const char* name, shmem_team_t handle, void* dest, const void* so
   return call(name, [&](Process& p) {
     const Team team = p.team(handle);
     p.expect_held("source", source, count, size);
-    p.expect_held("dest", dest, product(count, team.size), size);
+    p.expect_span_held("dest", dest, product_of(count, team.size), size);
     const std::size_t bytes = count * size;
     to_each(team, [&](std::uint32_t member) { p.write(at(dest, team.me * bytes), source, bytes, team.pe(member)); });
     p.heap().barrier(team);
@@ -69,7 +64,8 @@ int all_gather_unequal(const char* name, shmem_team_t handle, void* dest, const 
       if (member < team.me) before += bytes;
       all += bytes;
     }
-    p.expect_held("dest", dest, all / size, size);
+    // Rounded up: members may disagree on the elements' size.
+    p.expect_span_held("dest", dest, all / size + (all % size != 0 ? 1 : 0), size);
     to_each(team, [&](std::uint32_t member) { p.write(at(dest, before), source, count * size, team.pe(member)); });
     p.heap().barrier(team);
     return 0;
@@ -83,9 +79,9 @@ int all_to_all(const char* name, shmem_team_t handle, void* dest, const void* so
     const Team team = p.team(handle);
     IMBREX_EXPECTS(dst >= 1 && sst >= 1, "dst = {}, sst = {}: strides must be 1 or more", dst, sst);
     const auto to_stride = static_cast<std::size_t>(dst), from_stride = static_cast<std::size_t>(sst);
-    const std::size_t all = product(count, team.size);
-    p.expect_held("dest", dest, all == 0 ? 0 : product(all - 1, to_stride) + 1, size);
-    p.expect_held("source", source, all == 0 ? 0 : product(all - 1, from_stride) + 1, size);
+    const std::size_t all = product_of(count, team.size);
+    p.expect_span_held("dest", dest, span_of(all, 1, to_stride), size);
+    p.expect_span_held("source", source, span_of(all, 1, from_stride), size);
     const bool dense = dst == 1 && sst == 1;
     const std::size_t pieces = dense ? 1 : count, each = dense ? count : 1;
     to_each(team, [&](std::uint32_t member) {

@@ -59,11 +59,14 @@ struct Blocks {
                    std::ptrdiff_t stride) const {
     IMBREX_EXPECTS(stride >= 1 && static_cast<std::size_t>(stride) >= each,
                    "{} = {}: what lies so far apart, {} elements each, must not overlap", name, stride, each);
-    std::size_t span = 0;
-    if (__builtin_mul_overflow(count - 1, static_cast<std::size_t>(stride), &span) ||
-        __builtin_add_overflow(span, each, &span))
-      span = static_cast<std::size_t>(-1) / 2;
-    p.expect_held(argument, address, span, size);
+    p.expect_span_held(argument, address, span_of(count, each, static_cast<std::size_t>(stride)), size);
+  }
+
+  /// The other side lies anywhere, and its blocks may overlap.
+  void expect_addresses(Process& p, const char* argument, const void* address, const char* name,
+                        std::ptrdiff_t stride) const {
+    IMBREX_EXPECTS(stride >= 1, "{} = {}: a stride must be 1 or more", name, stride);
+    p.expect_addresses(argument, address, span_of(count, each, static_cast<std::size_t>(stride)), size);
   }
 };
 
@@ -79,8 +82,7 @@ void put_blocks(const char* name, shmem_ctx_t ctx, void* dest, const void* sourc
   call(name, [&](Process& p) {
     const std::uint32_t to = p.pe(ctx, pe);
     if (blocks.count == 0 || blocks.each == 0) return;
-    IMBREX_EXPECTS(blocks.sst >= 1, "sst = {}: a stride must be 1 or more", blocks.sst);
-    expect_given("source", source);
+    blocks.expect_addresses(p, "source", source, "sst", blocks.sst);
     blocks.expect_held(p, "dest", dest, "dst", blocks.dst);
     for (std::size_t i = 0; i < blocks.count; ++i)
       p.write(at(dest, blocks.dst, i, blocks.size), at(source, blocks.sst, i, blocks.size), blocks.each * blocks.size,
@@ -92,8 +94,7 @@ void get_blocks(const char* name, shmem_ctx_t ctx, void* dest, const void* sourc
   call(name, [&](Process& p) {
     const std::uint32_t from = p.pe(ctx, pe);
     if (blocks.count == 0 || blocks.each == 0) return;
-    IMBREX_EXPECTS(blocks.dst >= 1, "dst = {}: a stride must be 1 or more", blocks.dst);
-    expect_given("dest", dest);
+    blocks.expect_addresses(p, "dest", dest, "dst", blocks.dst);
     blocks.expect_held(p, "source", source, "sst", blocks.sst);
     for (std::size_t i = 0; i < blocks.count; ++i)
       p.read(at(dest, blocks.dst, i, blocks.size), at(source, blocks.sst, i, blocks.size), blocks.each * blocks.size,

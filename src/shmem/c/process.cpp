@@ -207,10 +207,23 @@ void Process::expect_held(const char* argument, const void* address, std::size_t
   IMBREX_EXPECTS(count <= std::size_t{std::numeric_limits<std::ptrdiff_t>::max()},
                  "{} elements at {} = {}: their number must not be negative", static_cast<std::ptrdiff_t>(count),
                  argument, address);
-  std::size_t bytes = 0;
-  const bool fits = !__builtin_mul_overflow(count, size, &bytes) && heap().holds(address, bytes);
-  IMBREX_EXPECTS(fits, "{} elements of {} bytes at {} = {}: the symmetric heap does not hold them", count, size,
-                 argument, address);
+  expect_span_held(argument, address, count, size);
+}
+
+void Process::expect_span_held(const char* argument, const void* address, std::size_t count, std::size_t size) const {
+  if (count == 0) return;
+  const std::size_t bytes = product_of(count, size);
+  IMBREX_EXPECTS(bytes != uncountable && heap().holds(address, bytes),
+                 "{} elements of {} bytes at {} = {}: the symmetric heap does not hold them", count, size, argument,
+                 address);
+}
+
+void Process::expect_addresses(const char* argument, const void* address, std::size_t count, std::size_t size) const {
+  if (count == 0) return;
+  expect_given(argument, address);
+  const std::size_t bytes = product_of(count, size);
+  IMBREX_EXPECTS(sum_of(reinterpret_cast<std::uintptr_t>(address), bytes) != uncountable,
+                 "{} elements of {} bytes at {} = {}: no memory reaches so far", count, size, argument, address);
 }
 
 void Process::expect_words(const char* argument, const void* address, std::size_t count, std::size_t size) const {

@@ -39,6 +39,23 @@ class Watch {
   std::thread thread_;
 };
 
+/// Sizes as callers give them, of which any may be as large as its type goes. What no size_t holds is `uncountable`:
+/// no memory has so much, and it stays so with whatever it is added to or multiplied by.
+inline constexpr std::size_t uncountable = ~std::size_t{0};
+inline std::size_t product_of(std::size_t a, std::size_t b) {
+  std::size_t result = 0;
+  return __builtin_mul_overflow(a, b, &result) ? uncountable : result;
+}
+inline std::size_t sum_of(std::size_t a, std::size_t b) {
+  std::size_t result = 0;
+  return __builtin_add_overflow(a, b, &result) ? uncountable : result;
+}
+/// Elements from the first to the last of `blocks` blocks of `each`, of which each begins `stride` behind the one
+/// before it.
+inline std::size_t span_of(std::size_t blocks, std::size_t each, std::size_t stride) {
+  return blocks == 0 || each == 0 ? 0 : sum_of(product_of(blocks - 1, stride), each);
+}
+
 class Process {
  public:
   explicit Process(int thread_level);
@@ -78,8 +95,12 @@ class Process {
   std::uint32_t pe(shmem_ctx_t ctx, int pe) const { return this->pe(team(team_of(ctx)), pe); }
   std::uint32_t pe(const Team& team, int pe) const;
 
-  /// So many elements lie in the heap.
+  /// So many elements lie in the heap. `count`: the caller's own, which must not be negative.
   void expect_held(const char* argument, const void* address, std::size_t count, std::size_t size) const;
+  /// As expect_held, for a count that was worked out, up to `uncountable`.
+  void expect_span_held(const char* argument, const void* address, std::size_t count, std::size_t size) const;
+  /// So many elements have addresses: memory that is the caller's own, of which nothing else is known.
+  void expect_addresses(const char* argument, const void* address, std::size_t count, std::size_t size) const;
   /// Expects words that are held and can be read and changed as a whole.
   void expect_words(const char* argument, const void* address, std::size_t count, std::size_t size) const;
   /// This host reaches the heap by loads and stores.

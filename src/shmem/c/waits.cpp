@@ -149,6 +149,6 @@ void shmem_quiet() { quiet(__func__, SHMEM_CTX_DEFAULT); }
 void shmem_ctx_quiet(shmem_ctx_t ctx) { quiet(__func__, ctx); }
 
 IMBREX_SHMEM_DEFINE_BOTH(void, pe_quiet, (const int* target_pes, size_t npes), call(__func__, [&](Process& p) {
-                           if (npes != 0) expect_given("target_pes", target_pes);
+                           p.expect_addresses("target_pes", target_pes, npes, sizeof(int));
                            for (size_t i = 0; i < npes; ++i) p.context().pe_quiet(p.pe(ctx, target_pes[i]));
                          });)

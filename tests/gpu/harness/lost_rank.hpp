@@ -21,6 +21,9 @@ struct LossCase {
   How how = How::ends;
   When when = When::before_a_call;
   double wait_limit = 30;  ///< seconds
+  /// Where nothing of ours runs on the GPU, a process may end before its call returns, with the lost rank's name on its
+  /// standard error.
+  bool may_end_untold = false;
 };
 
 /// Runs the plan on its ranks, as processes, of which rank 1 is lost. Expects every other one to be told within the

@@ -276,7 +276,7 @@ TEST(GpuSignaled, ReplaysOfLibrariesAloneEndWithAProcess) {
     for (const When when : {When::before_replays, When::in_a_replay, When::between_replays})
       test::expect_others_told({make_plan({Operator::gemm_reduce_scatter, 512, 512, 512, ranks, Type::fp16}, strategy,
                                           {.partial = Type::fp16}),
-                                test::LossCase::How::ends, when, 30});
+                                test::LossCase::How::ends, when, 30, true});
 }
 
 // In a ring each rank waits for its neighbours, and what stops one of them stops all.

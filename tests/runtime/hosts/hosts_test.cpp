@@ -106,6 +106,16 @@ TEST(Hosts, ARankThatIsStoppedIsNamedWithinTheLimit) {
   EXPECT_TRUE(results[1].code == 0 || results[1].text.find("rank") != std::string::npos) << results[1].text;
 }
 
+// Connections go with their descriptors.
+TEST(Hosts, ARankWhoseProgramClosesDescriptorsSaysSo) {
+  for (const char* how : {"close", "over"})
+    for (const std::string hosts : {"ab", "aab", "abb"}) {
+      const auto begin = Clock::now();
+      expect_well(HostsLaunch().run(hosts, {"close-one", how, "1"}));
+      EXPECT_LT(Clock::now() - begin, std::chrono::seconds(15));
+    }
+}
+
 TEST(Hosts, AnExceptionIsToldToAll) {
   for (const int rank : {0, 2, 3}) expect_well(HostsLaunch().run("aabc", {"throw-late", std::to_string(rank)}));
 }

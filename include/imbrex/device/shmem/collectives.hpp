@@ -133,8 +133,8 @@ IMBREX_DEVICE bool all_gather(Context<Transport>& context, const Team& team, T* 
 template <typename Transport, Scalar T, ThreadGroup G = Thread>
 IMBREX_DEVICE bool reduce(Context<Transport>& context, const Team& team, Reduction reduction, T* to, const T* from,
                           std::uint64_t count, const G& group = {}) {
-  if (!sync(context, team, group)) return false;  // all sources are there
-  const std::uint64_t each = (count + team.size - 1) / team.size;
+  if (!sync(context, team, group)) return false;                                    // all sources are there
+  const std::uint64_t each = count / team.size + (count % team.size != 0 ? 1 : 0);  // no sum that wraps
   const std::uint64_t first = each * team.me < count ? each * team.me : count;
   const std::uint64_t end = count - first < each ? count : first + each;
   for (std::uint64_t i = first + group.thread_rank(); i < end; i += group.size()) {
