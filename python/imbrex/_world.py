@@ -25,8 +25,8 @@ class OwnsHandle:
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
         """Refuses what copy, deepcopy and pickle ask for."""
         raise InvalidInput(
-            f"{type(self).__name__} is neither copied nor pickled: it is one rank's own; pass it itself, or make another, "
-            "on all ranks together"
+            f"{type(self).__name__} is neither copied nor pickled: it is one rank's own; pass it itself, or make "
+            "another, on all ranks together"
         )
 
 
