@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import os
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -91,7 +92,11 @@ def _own_gpu(device: Any) -> int | None:
 def _whereabouts(gpu: int | None) -> dict[str, str]:
     """The host that this rank is on, and its GPU."""
     uuid = "" if gpu is None else str(torch.cuda.get_device_properties(gpu).uuid)
-    return {"host": Path("/proc/sys/kernel/random/boot_id").read_text().strip(), "gpu": uuid}
+    try:
+        host = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:  # as in a /proc that shows processes alone
+        host = os.uname().nodename
+    return {"host": host, "gpu": uuid}
 
 
 def _place(device: Any, wait_limit: float) -> tuple[int | None, float, dict[str, str]]:
