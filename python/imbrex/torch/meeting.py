@@ -138,11 +138,11 @@ class _Meeting:
             self._put(f"here/{self.rank}", mine)
             welcome = self._await(f"welcome/{self.number}")
             self.leader, self.known[0] = welcome["number"], welcome["process"]
+            self._put(f"here/{self.rank}", None)  # before rank 0 can begin another meeting and greet it once more
             self._put(f"seen/{self.leader}/{self.rank}", mine)
             go = self._await(f"go/{self.number}")
             if "why" in go:
                 raise _Told(go["why"])
-            self._put(f"here/{self.rank}", None)
             return list(go["places"])
         except Error as error:
             self._put(f"here/{self.rank}", {"number": None})  # it came, and is not to be waited for
