@@ -278,7 +278,7 @@ def describe() -> str:
 
 
 def _end_quietly(names: Iterable[str], error: BaseException | None, why: str) -> None:
-    """Ends worlds that nobody may use any more: peers may be gone already. After an error they are told of it."""
+    """Ends worlds that are of no use any more: peers may be gone already. After an error they are told of it."""
     for name in names:
         if error is not None:
             _c.function("world_fail")(_worlds[name].handle, f"{type(error).__name__}: {error}".encode())

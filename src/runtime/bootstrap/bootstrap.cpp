@@ -57,7 +57,7 @@ std::optional<Launcher> find_started(const Environment& e) {
   return std::nullopt;
 }
 
-/// Refuses a rank among how many nobody says: its process would take itself for the only one.
+/// Refuses a rank without the number of ranks: its process would take itself for the only one.
 void refuse_rank_without_size(const Environment& e) {
   for (const Key key : {Key::pmix_rank, Key::pmi_id, Key::pals_rank})
     IMBREX_EXPECTS(
@@ -175,12 +175,12 @@ void identify(const Environment& e, Bootstrap& bootstrap, std::initializer_list<
     bootstrap.key += '\n' + value.value_or("");
     if (position++ < needed) {
       found = found || value;
-      names += fmt::format("{}{}", names.empty() ? "" : " nor ", base::name_of(key));
+      names += fmt::format("{}{}{}", names.empty() ? "" : " nor ", base::name_of(key),
+                           key == Key::pmi_fd ? " (the launcher's open socket, of one host)" : "");
     }
   }
-  IMBREX_EXPECTS(found || bootstrap.size == 1, "neither {} is set{}: they tell this launch from others on the host",
-                 names,
-                 e.has(Key::pmi_fd) ? ", or PMI_FD is not the launcher's open socket on the ranks' one host" : "");
+  IMBREX_EXPECTS(found || bootstrap.size == 1, "neither {} is set: they tell this launch from others on the host",
+                 names);
 }
 
 std::optional<Reach> reach_of(const Environment& e, const Bootstrap& bootstrap, bool spans) {
