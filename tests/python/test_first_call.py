@@ -48,7 +48,7 @@ def test_a_rank_that_stays_away(away):
         for rank, (text, seconds) in enumerate(pool.run(one_stays_away, away=away)):
             if rank != away:
                 assert text.count(f"rank {away} did not come to the first call of group '0' within 4 s") == 2, text
-                assert seconds < 8
+                assert seconds < 15
     finally:
         pool.close()
 
@@ -154,7 +154,7 @@ def test_the_store_fails(how, tmp_path):
             one.kill()
             one.communicate()
     seconds, _, text = told.partition("|")
-    assert float(seconds) < 8
+    assert float(seconds) < 20
     if how == "dies":
         assert ("torch's store" in text and "rank 0" in text) or "rank 0 (pid" in text
     else:
