@@ -11,7 +11,7 @@ import numpy as np
 from . import _c
 from ._arrays import Array, numpy_dtype, operand_list
 from ._errors import InvalidInput
-from ._world import World, expect_world
+from ._world import OwnsHandle, World, expect_world
 
 _ROWS = {"float32": _c.ROWS_FP32, "float16": _c.ROWS_FP16, "bfloat16": _c.ROWS_BF16, "uint8": _c.ROWS_INT8}
 _OUT = {"float32": _c.FP32, "float16": _c.FP16, "bfloat16": _c.BF16}
@@ -134,7 +134,7 @@ def place_tables(
     return Placement(_shards(made, count.value), balance.value)
 
 
-class EmbeddingAllToAll:
+class EmbeddingAllToAll(OwnsHandle):
     """
     Embedding tables that are spread over the ranks; each gets its part of the batch for all of them.
 

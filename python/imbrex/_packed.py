@@ -12,7 +12,7 @@ from . import _c
 from ._arrays import NAMES, Array, contiguous_strides, empty_beside, leading_dimension, operand_list
 from ._calls import Preparing
 from ._errors import InvalidInput
-from ._world import World, expect_world
+from ._world import OwnsHandle, World, expect_world
 
 _OPERATIONS = {"copy": 0, "rms_norm": 1, "silu_multiply": 2, "gelu": 3}
 
@@ -34,7 +34,7 @@ class PackedLayout:
     fields: Any  # imbrex_packed_layout; its array lives as long as the world
 
 
-class PackedProduct:
+class PackedProduct(OwnsHandle):
     """An operator whose result is packed; made for shapes, and kept by the world."""
 
     def __init__(self, a: Any, b: Any, world: World, bias: Any, stream: int | None) -> None:

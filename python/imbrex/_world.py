@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any
+from typing import Any, NoReturn
 
 from . import _c
 from ._errors import InvalidInput
@@ -19,7 +19,18 @@ def _options(heap_bytes: int, wait_limit: float, gpu: int | None, ranks_per_gpu:
     return options
 
 
-class World:
+class OwnsHandle:
+    """An object of the library's that Python ends: a copy would end it once more, and use what is freed."""
+
+    def __reduce_ex__(self, protocol: Any) -> NoReturn:
+        """Refuses what copy, deepcopy and pickle ask for."""
+        raise InvalidInput(
+            f"{type(self).__name__} is neither copied nor pickled: it is one rank's own; pass it itself, or make "
+            "another, on all ranks together"
+        )
+
+
+class World(OwnsHandle):
     """
     One rank's membership among the ranks that work together. All ranks make it, and end it, together.
 
@@ -39,6 +50,7 @@ class World:
             raise InvalidInput(f"World({handle!r}): World.from_environment() and World.connect() make a world")
         self._handle: ctypes.c_void_p | None = handle
         self._made: dict[Any, tuple[ctypes.c_void_p, str]] = {}
+        self._why_closed = ""
         self.rank: int = _c.function("world_rank")(handle)
         """This rank's number, from 0."""
         self.size: int = _c.function("world_size")(handle)
@@ -123,7 +135,7 @@ class World:
     def handle(self) -> ctypes.c_void_p:
         """The library's world, an imbrex_world*. Raises InvalidInput once the world is closed."""
         if self._handle is None:
-            raise InvalidInput("this world is closed")
+            raise InvalidInput(f"this world is closed{self._why_closed}")
         return self._handle
 
     def barrier(self) -> None:
@@ -165,8 +177,13 @@ class World:
 
     def close(self) -> None:
         """Ends this rank's membership, and the operators made with it. Collective; the second time nothing."""
+        self.close_because("")
+
+    def close_because(self, why: str) -> None:
+        """As `close`; `why` is told behind "this world is closed" to those who use it later."""
         if self._handle is None:
             return
+        self._why_closed = why
         handle, self._handle = self._handle, None
         for made, destroy in reversed(self._made.values()):
             _c.function(destroy)(made)

@@ -42,9 +42,8 @@ constexpr std::array<Variable, num_variables> registry{{
     {Key::rendezvous, "IMBREX_RENDEZVOUS", text, "",
      "random text that is the same on all ranks of one launch and on no others; set by `imbrex launch`. Where ranks "
      "meet "
-     "over a network it is the secret that they show each other that they know; with torchrun, Open MPI or Slurm it "
-     "may be "
-     "set to that end"},
+     "over a network it is the secret that they show each other that they know; with other launchers it may be set to "
+     "that end"},
     {Key::address, "IMBREX_ADDRESS", text, "",
      "where ranks of other hosts reach the host of rank 0: a name or address, or one with ':' and a port, from which "
      "on 8 "
@@ -58,6 +57,9 @@ constexpr std::array<Variable, num_variables> registry{{
 
     {Key::torch_rank, "RANK", integer, "", "torchrun: this process's rank"},
     {Key::torch_world_size, "WORLD_SIZE", integer, "", "torchrun: number of ranks"},
+    {Key::torch_local_rank, "LOCAL_RANK", text, "",
+     "torchrun: this process's rank on its host; without it RANK and WORLD_SIZE=1 may be a pod's, in which another "
+     "launcher started this process"},
     {Key::torch_local_world_size, "LOCAL_WORLD_SIZE", integer, "WORLD_SIZE", "torchrun: number of ranks on this host"},
     {Key::torch_master_addr, "MASTER_ADDR", text, "",
      "torchrun: with MASTER_PORT, tells this job from others; where rank 0 is reached from other hosts"},
@@ -73,7 +75,25 @@ constexpr std::array<Variable, num_variables> registry{{
     {Key::ompi_local_size, "OMPI_COMM_WORLD_LOCAL_SIZE", integer, "OMPI_COMM_WORLD_SIZE",
      "Open MPI: number of ranks on this host"},
     {Key::ompi_jobid, "OMPI_MCA_ess_base_jobid", text, "", "Open MPI 4: tells this job from others"},
-    {Key::pmix_namespace, "PMIX_NAMESPACE", text, "", "Open MPI 5: tells this job from others"},
+    {Key::pmix_namespace, "PMIX_NAMESPACE", text, "", "Open MPI 5, PMIx: tells this job from others"},
+    {Key::pmix_rank, "PMIX_RANK", integer, "",
+     "PMIx: this process's rank; the number of ranks is not in the environment, so by itself it is refused"},
+
+    {Key::pmi_rank, "PMI_RANK", integer, "", "MPICH, Intel MPI, Hydra, PALS: this process's rank"},
+    {Key::pmi_size, "PMI_SIZE", integer, "", "MPICH, Intel MPI, Hydra, PALS: number of ranks"},
+    {Key::pmi_fd, "PMI_FD", integer, "",
+     "MPICH, Intel MPI, Hydra: the launcher's socket, by whose owner this job is told from others on this host"},
+    {Key::pmi_id, "PMI_ID", integer, "",
+     "Hydra with -pmi-port: this process's rank; the number of ranks is not in the environment, so it is refused"},
+    {Key::pmi_local_ranks, "MPI_LOCALNRANKS", integer, "PMI_SIZE", "Hydra: number of ranks on this host"},
+    {Key::pals_rank, "PALS_RANKID", integer, "", "PALS: this process's rank; refused without PMI_RANK and PMI_SIZE"},
+    {Key::pals_apid, "PALS_APID", text, "", "PALS: tells this job from others"},
+    {Key::pals_local_size, "PALS_LOCAL_SIZE", integer, "PMI_SIZE", "PALS: number of ranks on this host"},
+
+    {Key::flux_rank, "FLUX_TASK_RANK", integer, "", "Flux: this process's rank"},
+    {Key::flux_size, "FLUX_JOB_SIZE", integer, "", "Flux: number of ranks"},
+    {Key::flux_nodes, "FLUX_JOB_NNODES", integer, "1", "Flux: number of hosts"},
+    {Key::flux_job_id, "FLUX_JOB_ID", text, "", "Flux: tells this job from others"},
 
     {Key::slurm_procid, "SLURM_PROCID", integer, "", "Slurm: this process's rank"},
     {Key::slurm_ntasks, "SLURM_NTASKS", integer, "", "Slurm: number of ranks"},

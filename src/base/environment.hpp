@@ -30,6 +30,7 @@ enum class Key : std::uint8_t {
   // torchrun
   torch_rank,
   torch_world_size,
+  torch_local_rank,
   torch_local_world_size,
   torch_master_addr,
   torch_master_port,
@@ -41,6 +42,21 @@ enum class Key : std::uint8_t {
   ompi_local_size,
   ompi_jobid,
   pmix_namespace,
+  pmix_rank,
+  // PMI: MPICH, Intel MPI and other users of Hydra, PALS
+  pmi_rank,
+  pmi_size,
+  pmi_fd,
+  pmi_id,
+  pmi_local_ranks,
+  pals_rank,
+  pals_apid,
+  pals_local_size,
+  // Flux
+  flux_rank,
+  flux_size,
+  flux_nodes,
+  flux_job_id,
   // Slurm
   slurm_procid,
   slurm_ntasks,

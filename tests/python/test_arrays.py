@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import os
+import pickle
 import subprocess
 import sys
 from pathlib import Path
@@ -187,6 +189,20 @@ def test_what_is_no_world():
     ):
         with pytest.raises(imbrex.InvalidInput, match=r"world is of type NoneType: it must be an imbrex\.World"):
             call()
+
+
+def test_what_is_not_copied():
+    """A copy would end the library's object once more; the object itself stays of use."""
+    with imbrex.World.from_environment() as world:
+        bag = imbrex.EmbeddingAllToAll(world, [(4, 4)], batch=1)
+        for one in (world, bag):
+            for made in (copy.copy, copy.deepcopy, pickle.dumps):
+                with pytest.raises(imbrex.InvalidInput, match=f"{type(one).__name__} is neither copied nor pickled"):
+                    made(one)
+            with pytest.raises(imbrex.InvalidInput, match="neither copied nor pickled"):
+                copy.deepcopy({"held": [one]})
+        world.barrier()
+    bag.close()
 
 
 def test_read_only_output():

@@ -1,7 +1,10 @@
 #include "runtime/bootstrap/bootstrap.hpp"
 
 #include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
+#include <array>
 #include <map>
 #include <set>
 
@@ -39,7 +42,28 @@ const Variables ompi = {{"OMPI_COMM_WORLD_RANK", "1"},
                         {"OMPI_MCA_ess_base_jobid", "123"}};
 const Variables slurm = {
     {"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "2"}, {"SLURM_JOB_ID", "9"}, {"SLURM_STEP_ID", "1"}, {"SLURM_NNODES", "1"}};
+const Variables pmi = {{"PMI_RANK", "1"}, {"PMI_SIZE", "2"}, {"MPI_LOCALRANKID", "1"}, {"MPI_LOCALNRANKS", "2"}};
+const Variables pals = {
+    {"PMI_RANK", "2"}, {"PMI_SIZE", "4"}, {"PALS_RANKID", "2"}, {"PALS_APID", "7"}, {"PALS_LOCAL_SIZE", "4"}};
+const Variables flux = {
+    {"FLUX_TASK_RANK", "3"}, {"FLUX_JOB_SIZE", "4"}, {"FLUX_JOB_ID", "f9"}, {"FLUX_JOB_NNODES", "1"}};
+const Variables pod = {{"RANK", "0"}, {"WORLD_SIZE", "1"}, {"MASTER_ADDR", "job-0"}, {"MASTER_PORT", "23456"}};
 const Variables own = {{"IMBREX_RANK", "5"}, {"IMBREX_WORLD_SIZE", "6"}, {"IMBREX_RENDEZVOUS", "abc"}};
+
+/// The launcher's end of PMI's socket, and the variable that names the other.
+class PmiSocket {
+ public:
+  PmiSocket() { EXPECT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends_.data()), 0); }
+  PmiSocket(const PmiSocket&) = delete;
+  PmiSocket& operator=(const PmiSocket&) = delete;
+  ~PmiSocket() {
+    for (const int end : ends_) close(end);
+  }
+  Variables variables() const { return {{"PMI_FD", std::to_string(ends_[1])}}; }
+
+ private:
+  std::array<int, 2> ends_{};
+};
 
 void expect_place(const Variables& variables, const std::string& launcher, int rank, int size) {
   const auto environment = environment_with(variables);
@@ -58,6 +82,44 @@ TEST(Bootstrap, ReadsEveryLauncherAndTheInnermostWins) {
   expect_place(slurm + ompi, "Open MPI", 1, 3);
   expect_place(slurm + torch, "torchrun", 2, 4);
   expect_place(slurm + torch + ompi + own, "imbrex launch", 5, 6);
+}
+
+const char* const pmi_name = "PMI (MPICH, Intel MPI, Hydra)";
+
+TEST(Bootstrap, ReadsWhatMpichAndOthersSet) {
+  const PmiSocket socket;
+  expect_place(pmi + socket.variables(), pmi_name, 1, 2);
+  expect_place(pmi + Variables{{"IMBREX_RENDEZVOUS", "abc"}}, pmi_name, 1, 2);
+  expect_place(pals, pmi_name, 2, 4);
+  expect_place(flux, "Flux", 3, 4);
+  // Slurm and Flux offer PMI, too, and say more.
+  expect_place(slurm + Variables{{"PMI_RANK", "0"}, {"PMI_SIZE", "2"}}, "Slurm", 0, 2);
+  expect_place(flux + Variables{{"PMI_RANK", "3"}, {"PMI_SIZE", "4"}}, "Flux", 3, 4);
+  // Hydra starts its own processes by srun; Flux runs in a step of Slurm's.
+  expect_place(slurm + pmi + socket.variables(), pmi_name, 1, 2);
+  expect_place(slurm + flux, "Flux", 3, 4);
+  expect_place(pmi + own, "imbrex launch", 5, 6);
+  expect_place(pmi + torch, "torchrun", 2, 4);
+}
+
+TEST(Bootstrap, ALauncherWithinAPodOfOneCounts) {
+  const PmiSocket socket;
+  expect_place(pod, "torchrun", 0, 1);
+  expect_place(pod + ompi, "Open MPI", 1, 3);
+  expect_place(pod + pmi + socket.variables(), pmi_name, 1, 2);
+  expect_place(pod + slurm, "Slurm", 0, 2);
+  expect_place(pod + flux, "Flux", 3, 4);
+  // A script may hand the same ranks on.
+  expect_place(ompi + Variables{{"RANK", "1"}, {"WORLD_SIZE", "3"}, {"MASTER_PORT", "29500"}}, "torchrun", 1, 3);
+}
+
+TEST(Bootstrap, RanksOfOnePmiLauncherFindEachOther) {
+  const PmiSocket one, other;  // of one process, as those of Hydra's proxy are
+  const auto key = [](const Variables& variables) { return find_bootstrap(environment_with(variables))->key; };
+  EXPECT_EQ(key(pmi + one.variables()), key(pmi + other.variables() + Variables{{"PMI_RANK", "0"}}));
+  EXPECT_NE(key(pmi + one.variables()), key(pmi + one.variables() + Variables{{"IMBREX_RENDEZVOUS", "a"}}));
+  EXPECT_NE(key(pals), key(pals + Variables{{"PALS_APID", "8"}}));
+  EXPECT_NE(key(flux), key(flux + Variables{{"FLUX_JOB_ID", "f8"}}));
 }
 
 TEST(Bootstrap, NothingSetIsNoLauncher) {
@@ -142,6 +204,27 @@ TEST(Bootstrap, ContradictionsNameTheVariable) {
        "MASTER_PORT=65530: it must be 1 to 65527"},
       {ompi + Variables{{"OMPI_COMM_WORLD_LOCAL_SIZE", "1"}},
        "IMBREX_ADDRESS is not set: Open MPI has spread the ranks"},
+      {pmi, "neither PMI_FD (the launcher's open socket, of one host) nor PALS_APID nor IMBREX_RENDEZVOUS is set"},
+      {pmi + Variables{{"PMI_FD", "1000000"}}, "neither PMI_FD (the launcher's open socket"},
+      {pmi + Variables{{"PMI_RANK", "2"}}, "PMI_RANK=2 contradicts PMI_SIZE=2"},
+      {pmi + Variables{{"MPI_LOCALNRANKS", "3"}}, "MPI_LOCALNRANKS=3 contradicts PMI_SIZE=2"},
+      {pmi + Variables{{"MPI_LOCALNRANKS", "1"}, {"IMBREX_RENDEZVOUS", "a"}}, "IMBREX_ADDRESS is not set: PMI"},
+      {without(pmi, "PMI_SIZE"), "PMI_SIZE is not set"},
+      {without(flux, "FLUX_JOB_SIZE"), "FLUX_JOB_SIZE is not set"},
+      {without(flux, "FLUX_JOB_ID"), "neither FLUX_JOB_ID"},
+      {flux + Variables{{"FLUX_JOB_NNODES", "2"}}, "IMBREX_ADDRESS is not set: Flux has spread the ranks"},
+      {flux + Variables{{"FLUX_JOB_NNODES", "5"}}, "FLUX_JOB_NNODES=5 contradicts FLUX_JOB_SIZE=4"},
+      {{{"PMIX_RANK", "0"}, {"PMIX_NAMESPACE", "a"}}, "PMIX_RANK=0: the launcher that started this process does not"},
+      {pod + Variables{{"PMIX_RANK", "1"}}, "PMIX_RANK=1: the launcher"},
+      {{{"PMI_ID", "1"}, {"PMI_PORT", "here:1"}}, "PMI_ID=1: the launcher"},
+      {{{"PALS_RANKID", "1"}, {"PALS_APID", "7"}}, "PALS_RANKID=1: the launcher"},
+      {pod + Variables{{"WORLD_SIZE", "8"}} + ompi,
+       "RANK=0 and WORLD_SIZE=8 contradict OMPI_COMM_WORLD_RANK=1 and OMPI_COMM_WORLD_SIZE=3: unset those"},
+      {pod + Variables{{"LOCAL_RANK", "0"}} + pmi, "RANK=0 and WORLD_SIZE=1 contradict PMI_RANK=1 and PMI_SIZE=2"},
+      {Variables{{"IMBREX_RANK", "0"}, {"IMBREX_WORLD_SIZE", "1"}} + ompi,
+       "IMBREX_RANK=0 and IMBREX_WORLD_SIZE=1 contradict OMPI_COMM_WORLD_RANK=1"},
+      {ompi + Variables{{"OMPI_COMM_WORLD_RANK", "0"}, {"OMPI_COMM_WORLD_SIZE", "1"}} + pmi,
+       "OMPI_COMM_WORLD_SIZE=1 contradict PMI_RANK=1 and PMI_SIZE=2"},
       {own + Variables{{"IMBREX_ADDRESS", "a:b"}}, "IMBREX_ADDRESS='a:b': port 'b' is not a number"},
       {torch + Variables{{"LOCAL_WORLD_SIZE", "8"}}, "LOCAL_WORLD_SIZE=8 contradicts"},
       {without(torch, "WORLD_SIZE"), "WORLD_SIZE is not set"},

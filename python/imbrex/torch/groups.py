@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import atexit
-import json
+import os
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -18,31 +18,45 @@ from .. import _c
 from .._errors import Error, InvalidInput
 from .._world import World
 from . import extension
+from .meeting import limit_of, meet, tell_of_process
 
 Group: TypeAlias = "dist.ProcessGroup | DeviceMesh | str | None"
 """A process group, a DeviceMesh of one dimension, the name of a group, or None for all ranks."""
 
 _worlds: dict[str, World] = {}
-_made: dict[str, int] = {}  # worlds made so far, by their ranks: a later one must not find an earlier one's keys
+apart: set[str] = set()  # groups that cannot be connected, such as those of several hosts, for the drop-in
+_is_traced = torch.compiler.is_dynamo_compiling
+_names: dict[Any, str] = {}  # of groups that have a world; until torch forgets them, which _forget is told
 
 
 def name_of(group: Group) -> str:
     """The name by which torch and the operators know a group."""
     if isinstance(group, dist.ProcessGroup):
-        return str(group.group_name)
+        if _is_traced():
+            return str(group.group_name)
+        # Names are used again: by its name alone, a group that was destroyed could pass for its successor.
+        name = _names.get(group)
+        return _name_of_living(group) if name is None else name
     if group is None:
         if not dist.is_initialized():
             raise InvalidInput("group is None and torch.distributed is not initialised: call init_process_group first")
-        return str(c10d._get_default_group().group_name)
+        return name_of(c10d._get_default_group())
     if isinstance(group, str):
         return group
     if isinstance(group, DeviceMesh):
         if group.ndim != 1:
             raise InvalidInput(f"group is a DeviceMesh of {group.ndim} dimensions: it must have one, as mesh['tp'] has")
-        return str(group.get_group().group_name)
+        return name_of(group.get_group())
     raise InvalidInput(
         f"group is {group!r}: it must be a ProcessGroup, a DeviceMesh of one dimension, a group's name, or None"
     )
+
+
+def _name_of_living(group: Any) -> str:
+    name = str(group.group_name)
+    if process_group(name) is not group:
+        raise InvalidInput(f"group '{name}' was destroyed; another group has that name now: give that one")
+    return name
 
 
 def process_group(name: str) -> Any:
@@ -78,7 +92,27 @@ def _own_gpu(device: Any) -> int | None:
 def _whereabouts(gpu: int | None) -> dict[str, str]:
     """The host that this rank is on, and its GPU."""
     uuid = "" if gpu is None else str(torch.cuda.get_device_properties(gpu).uuid)
-    return {"host": Path("/proc/sys/kernel/random/boot_id").read_text().strip(), "gpu": uuid}
+    try:
+        host = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:  # as in a /proc that shows processes alone
+        host = os.uname().nodename
+    return {"host": host, "gpu": uuid}
+
+
+def _place(device: Any, wait_limit: float) -> tuple[int | None, float, dict[str, str]]:
+    """The GPU, how long this rank waits, and what the others are to know of it: if need be, what is wrong here."""
+    limit = 30.0
+    try:
+        limit = limit_of(wait_limit)
+        gpu = _own_gpu(device)
+        return gpu, limit, _whereabouts(gpu)
+    except (Error, OSError) as error:
+        return None, limit, {"refused": str(error)}
+
+
+def _processes() -> Any:
+    """The store in which every process tells of itself, by its rank among all."""
+    return c10d.PrefixStore("imbrex/processes", _store_of(c10d._get_default_group()))
 
 
 def connect(
@@ -108,32 +142,37 @@ def connect(
     name = name_of(group)
     if name in _worlds:
         return name
-    gpu = _own_gpu(device)
+    gpu, limit, place = _place(device, wait_limit)
     of = process_group(name)
-    rank, size = int(of.rank()), int(of.size())
-    ranks = "_".join(map(str, dist.get_process_group_ranks(of)))
-    number = _made[ranks] = _made.get(ranks, 0) + 1
-    # Groups of other ranks may share the store, and the name too.
-    store = c10d.PrefixStore(f"imbrex/{ranks}/{number}", _store_of(of))
+    rank, ranks = int(of.rank()), list(dist.get_process_group_ranks(of))
     if rank == 0:
-        store.set("id", World.make_unique_id().hex())
-    store.set(f"rank{rank}", json.dumps(_whereabouts(gpu)))
-    places = [json.loads(store.get(f"rank{peer}")) for peer in range(size)]
-    hosts = [place["host"] for place in places]
+        place["id"] = World.make_unique_id().hex()
+    # Groups of other ranks may share the store, and the name too.
+    store = c10d.PrefixStore(f"imbrex/{'_'.join(map(str, ranks))}", _store_of(of))
+    places = meet(store, _processes(), name, ranks, rank, limit, place)
+    for peer, told in enumerate(places):
+        if "refused" in told:
+            raise InvalidInput(told["refused"] if peer == rank else f"rank {peer}: {told['refused']}")
+    hosts = [told["host"] for told in places]
     if len(set(hosts)) > 1:
-        apart = next(peer for peer in range(size) if hosts[peer] != hosts[0])
+        apart = next(peer for peer in range(len(ranks)) if hosts[peer] != hosts[0])
         raise InvalidInput(
             f"group '{name}' spans {len(set(hosts))} hosts: ranks 0 and {apart} are on different ones; "
             "Imbrex' groups stay on one host, as tensor parallelism does"
         )
-    unique_id = bytes.fromhex(store.get("id").decode())
-    gpus = [place["gpu"] for place in places]
+    gpus = [told["gpu"] for told in places]
     sharing = max(gpus.count(one) for one in gpus) if all(gpus) else 1
     world = World.connect(
-        unique_id, rank, size, heap_bytes=heap_bytes, wait_limit=wait_limit, gpu=gpu, ranks_per_gpu=sharing
+        bytes.fromhex(places[0]["id"]),
+        rank,
+        len(ranks),
+        heap_bytes=heap_bytes,
+        wait_limit=wait_limit,
+        gpu=gpu,
+        ranks_per_gpu=sharing,
     )
     extension.call("connect", name.encode(), world.handle, cpu_workers)
-    _worlds[name] = world
+    _worlds[name], _names[of] = world, name
     return name
 
 
@@ -142,12 +181,28 @@ def world_of(name: str) -> World:
     return _worlds[name]
 
 
+def _connected(group: Group) -> list[str]:
+    """The names of the groups that have a world, the last first; of this one, where it is given and has one."""
+    if isinstance(group, dist.ProcessGroup):
+        return [_names[group]] if group in _names else []
+    return [*reversed(_worlds)] if group is None else [name for name in (name_of(group),) if name in _worlds]
+
+
+def _end(name: str, why: str) -> None:
+    world = _worlds.pop(name)
+    for group in [group for group, its_name in _names.items() if its_name == name]:
+        del _names[group]
+    extension.call("disconnect", name.encode())
+    world.close_because(why)
+
+
 def destroy(group: Group = None) -> None:
     """
     Ends the world of a group, or all of them where none is given, and the operators made with it. Collective.
 
-    To be called before torch's destroy_process_group; what is left is ended when the process ends. Graphs that were
-    captured with these operators are not replayed any more. A group without a world is left as it is.
+    Torch's destroy_process_group does the same for its groups, and says nothing of ranks that failed; what is left is
+    ended when the process ends. Graphs that were captured with these operators are not replayed any more. A group
+    without a world is left as it is.
 
     Raises:
         Error: a rank had failed before.
@@ -155,12 +210,8 @@ def destroy(group: Group = None) -> None:
     Example:
         >>> imbrex.torch.destroy()
     """
-    names = [*_worlds] if group is None else [name_of(group)]
-    for name in reversed(names):
-        world = _worlds.pop(name, None)
-        if world is not None:
-            extension.call("disconnect", name.encode())
-            world.close()
+    for name in _connected(group):
+        _end(name, "")
 
 
 def check(group: Group = None) -> None:
@@ -172,7 +223,7 @@ def check(group: Group = None) -> None:
     Example:
         >>> imbrex.torch.check()
     """
-    for name in [*_worlds] if group is None else [name_of(group)]:
+    for name in _connected(group):
         extension.call("check", name.encode())
 
 
@@ -226,18 +277,60 @@ def describe() -> str:
     return f"{len(extension.schemas())} operators registered; tensors on the CPU{f' and {gpus} GPUs' if gpus else ''}"
 
 
-def _end() -> None:
-    failed = getattr(sys, "last_value", None)
-    for name in reversed([*_worlds]):
-        world = _worlds.pop(name)
-        if failed is not None:
-            _c.function("world_fail")(world.handle, f"{type(failed).__name__}: {failed}".encode())
+def _end_quietly(names: Iterable[str], error: BaseException | None, why: str) -> None:
+    """Ends worlds that are of no use any more: peers may be gone already. After an error they are told of it."""
+    for name in names:
+        if error is not None:
+            _c.function("world_fail")(_worlds[name].handle, f"{type(error).__name__}: {error}".encode())
         try:
-            extension.call("disconnect", name.encode())
-            world.close()
+            _end(name, why)
         except Error:
             continue
 
 
+def _forget(names: Iterable[str]) -> None:
+    """Called where torch forgets groups, whatever ended them. Each wait for peers has the world's limit."""
+    names = [*names]
+    apart.difference_update(names)
+    _end_quietly([n for n in reversed(_worlds) if n in names], sys.exc_info()[1], ": torch's group was destroyed")
+
+
+def _observe_torch() -> None:
+    """Torch uses a group's name again once it has forgotten the group. These functions are where it does."""
+    register, forget_one, forget_all = (
+        c10d._register_process_group,  # type: ignore[attr-defined,unused-ignore]
+        c10d._unregister_process_group,  # type: ignore[attr-defined,unused-ignore]
+        c10d._unregister_all_process_groups,  # type: ignore[attr-defined,unused-ignore]
+    )
+
+    def registered(name: Any, group: Any) -> None:
+        register(name, group)
+        if not dist.is_initialized():  # this is the group of all ranks
+            tell_of_process(c10d.PrefixStore("imbrex/processes", _store_of(group)), int(group.rank()))
+
+    def forgotten(name: Any) -> None:
+        try:
+            _forget([str(name)])
+        finally:
+            forget_one(name)
+
+    def all_forgotten() -> None:
+        try:
+            _forget([*_worlds, *apart])
+        finally:
+            forget_all()
+
+    c10d._register_process_group = registered  # type: ignore[attr-defined,assignment,unused-ignore]
+    c10d._unregister_process_group = forgotten  # type: ignore[attr-defined,assignment,unused-ignore]
+    c10d._unregister_all_process_groups = all_forgotten  # type: ignore[attr-defined,assignment,unused-ignore]
+    if dist.is_initialized():
+        tell_of_process(_processes(), dist.get_rank())
+
+
+def _end_all() -> None:
+    _end_quietly([*reversed(_worlds)], getattr(sys, "last_value", None), "")
+
+
 extension.set_connect(connect)
-atexit.register(_end)
+atexit.register(_end_all)
+_observe_torch()

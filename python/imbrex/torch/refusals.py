@@ -6,13 +6,11 @@ import torch
 from torch import Tensor
 
 from .._errors import Error
-from .groups import connect, size_of
+from .groups import apart, connect, size_of
 from .stats import count_copy
 
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 _BYTES = 16  # rows on GPUs are whole multiples of so many
-
-_apart: set[str] = set()  # groups that cannot be connected, such as those of several hosts
 
 
 class Refusal(Exception):
@@ -27,13 +25,13 @@ def expect(condition: bool, reason: str) -> None:
 
 def expect_group(name: str) -> int:
     """How many ranks the group has; connected from here on, or handed back for ever."""
-    expect(name not in _apart, "group that Imbrex does not connect")
+    expect(name not in apart, "group that Imbrex does not connect")
     ranks = size_of(name)
     expect(ranks > 1, "one rank")
     try:
         connect(name)
     except Error:
-        _apart.add(name)
+        apart.add(name)
         raise Refusal("group that Imbrex does not connect") from None
     return ranks
 
