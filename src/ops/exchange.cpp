@@ -7,12 +7,22 @@ namespace {
 
 constexpr std::string_view operand_names[] = {"in", "out"};
 
+// A rank's own block is read before it is written, by the same hand, and no other block of the operands' is in both.
+ops::InPlace in_place(ExchangeKind kind, std::size_t own_block) {
+  switch (kind) {
+    case ExchangeKind::all_gather: return {true, 0, own_block, "in be this rank's block of out"};
+    case ExchangeKind::reduce_scatter: return {true, own_block, 0, "out be this rank's block of in"};
+    case ExchangeKind::all_to_all: break;
+  }
+  return {};
+}
+
 }  // namespace
 
 struct Exchange::State {
   std::unique_ptr<collectives::ExchangeBackend> backend;
   ExchangeKind kind;
-  int ranks;
+  int rank, ranks;
   std::int64_t max_count;
   Type type;
 };
@@ -21,8 +31,8 @@ Exchange::Exchange(World& world, ExchangeKind kind, std::int64_t max_count, Type
                    Device device)
     : CollectiveObject(std::make_unique<Place>(world, device)) {
   const auto make = place().device == Device::cuda ? collectives::make_cuda_exchange : collectives::make_cpu_exchange;
-  state_ =
-      std::make_unique<State>(State{make(world, kind, max_count, type, options), kind, world.size(), max_count, type});
+  state_ = std::make_unique<State>(
+      State{make(world, kind, max_count, type, options), kind, world.rank(), world.size(), max_count, type});
   place().made();
 }
 
@@ -49,7 +59,7 @@ void Exchange::run(const Operands& operands, CudaStream stream) {
                        gather ? "a block" : "a block for each rank",
                        scatter ? "gives one" : "gives one from each rank");
         ops::expect_count("in", count, s.max_count);
-        ops::expect_apart(in, out, false);
+        ops::expect_apart(in, out, in_place(s.kind, static_cast<std::size_t>(s.rank * count) * size_of(s.type)));
         return Resolved{in.data, out.data, count};
       },
       [&](const Resolved& r) {
