@@ -72,10 +72,10 @@ with imbrex.World.from_environment() as world:
         for width in (N, N + 3):
             room = fresh(N * R, width)[:, :N]
             a = room[r * N:(r + 1) * N]
-            want = imbrex.all_gather_matmul(a.copy(), b, world, bias=b[0])
+            want = imbrex.all_gather_matmul(a.copy(), b, world, bias=bias)
             for _ in range(3):
                 x = a.copy()
-                assert imbrex.all_gather_matmul(a, b, world, bias=b[0], out=room) is room and (room == want).all()
+                assert imbrex.all_gather_matmul(a, b, world, bias=bias, out=room) is room and (room == want).all()
                 a[:] = x
     # Along the second dimension.
     room = np.moveaxis(fresh(4 * R, 3, N), 0, 1)
@@ -118,7 +118,7 @@ def test_of_arrays(tmp_path, count):
 def test_of_embeddings():
     """One rank looks up and updates."""
     with imbrex.World.connect(imbrex.World.make_unique_id(), 0, 1) as world:
-        op = imbrex.EmbeddingAllToAll(world, [(6, 4), (6, 4)], 2, optimizer="sgd")
+        op = imbrex.EmbeddingAllToAll(world, [(6, 4), (6, 4)], batch=2, optimizer="sgd")
         wide = np.ones((6, 8), np.float32)
         rows, room = [wide[:, :4], wide[:, 4:]], np.zeros((2, 8), np.float32)
         indices, offsets, both = np.arange(4), np.arange(5), np.zeros(8, np.int64)
@@ -127,11 +127,11 @@ def test_of_embeddings():
             with pytest.raises(imbrex.InvalidInput, match=f"operand out at .* overlaps operand {name}"):
                 op.lookup(rows, taken, offsets, out=out)
         room[:] = 0
-        op.update(rows, indices, offsets, room, rate=0.5)
+        op.update(rows, room, indices, offsets, rate=0.5)
         with pytest.raises(imbrex.InvalidInput, match=r"operand rows0 at .* overlaps operand gradients"):
-            op.update(rows, indices, offsets, wide[2:4], rate=0.5)
+            op.update(rows, wide[2:4], indices, offsets, rate=0.5)
         with pytest.raises(imbrex.InvalidInput, match=r"operand rows0 at .* overlaps operand rows1"):
-            op.update([wide[:, :4], wide[:, :4]], indices, offsets, room, rate=0.5)
+            op.update([wide[:, :4], wide[:, :4]], room, indices, offsets, rate=0.5)
         assert (wide == 1).all()
 
 
