@@ -81,13 +81,8 @@ void expect_fits(const OperandInfo& info, const View& view) {
 
 }  // namespace
 
-OperandRules::OperandRules(const Problem& problem, int rank, bool any_m)
-    : problem_(problem),
-      rank_(rank),
-      any_m_(any_m),
-      infos_(operands_of(problem)),
-      known_(infos_.size()),
-      m_(problem.m) {
+OperandRules::OperandRules(const Problem& problem, bool any_m)
+    : problem_(problem), any_m_(any_m), infos_(operands_of(problem)), known_(infos_.size()), m_(problem.m) {
   for (std::size_t i = 0; i < infos_.size(); ++i) known_[i].name = infos_[i].name;
   found_ = known_;
   // Rows that depend on M are M, or a rank's part of it.
@@ -115,7 +110,7 @@ void OperandRules::lay_lines(std::int64_t m) {
     const OperandInfo info = info_at(output.place, m);
     output.takes_a = problem_.op == Operator::all_gather_gemm && info.type == a.type && info.cols == a.cols &&
                      (a.rows == 1 || pitch_of(info) == pitch_of(a));
-    output.own_rows = static_cast<std::uintptr_t>(rank_ * a.rows * pitch_of(info)) * size_of(info.type);
+    output.part = static_cast<std::uintptr_t>(a.rows * pitch_of(info)) * size_of(info.type);
   }
   lines_m_ = m;
 }
@@ -129,15 +124,15 @@ bool OperandRules::expect_apart(std::int64_t m) {
     const Lines& out = lines_[output.place];
     for (std::size_t i = 0; i < lines_.size(); ++i) {
       if (i == output.place || !touch(out, lines_[i])) continue;
-      const bool own_rows = i == 0 && output.takes_a && lines_[0].begin == out.begin + output.own_rows;
-      in_place = in_place || own_rows;
-      IMBREX_EXPECTS(own_rows,
+      // What begins after the output has no byte in common with it: there are so many parts as ranks.
+      const bool part =
+          i == 0 && output.takes_a && lines_[0].begin >= out.begin && (lines_[0].begin - out.begin) % output.part == 0;
+      in_place = in_place || part;
+      IMBREX_EXPECTS(part,
                      "operand {} at {} overlaps operand {} at {}: an output must be apart from every other "
                      "operand{}",
                      infos_[output.place].name, found_[output.place].view.data, infos_[i].name, found_[i].view.data,
-                     !output.takes_a ? std::string()
-                                     : fmt::format("; only a may lie in it, as this rank's rows of it, at {}",
-                                                   reinterpret_cast<void*>(out.begin + output.own_rows)));
+                     output.takes_a ? "; only a may lie in it, as a rank's rows of it" : "");
     }
   }
   return in_place;

@@ -20,9 +20,8 @@ inline constexpr std::size_t most_operands = 11;
 /// at once.
 class OperandRules {
  public:
-  /// Calls are that rank's. With `any_m` they have any M from 1 to the problem's, which divides by the ranks where the
-  /// problem's must.
-  OperandRules(const Problem& problem, int rank, bool any_m = false);
+  /// With `any_m`, calls have any M from 1 to the problem's, by which it divides by the ranks where theirs must.
+  explicit OperandRules(const Problem& problem, bool any_m = false);
 
   /// With any M: of the largest.
   const std::vector<OperandInfo>& infos() const { return infos_; }
@@ -37,7 +36,8 @@ class OperandRules {
   /// what it refuses.
   ///
   /// An output that has a byte in common with another operand is refused, too, but for "a" of an all-gather in the
-  /// place of this rank's rows of an output: see in_place.
+  /// place of a rank's rows of an output: see in_place. It need not be this rank's place, so that ranks that are told
+  /// alike are refused alike.
   Addresses resolve(const Operands& operands);
 
   /// M of the call that was resolved last.
@@ -59,7 +59,6 @@ class OperandRules {
   bool expect_apart(std::int64_t m);
 
   Problem problem_;
-  int rank_;
   bool any_m_;
   std::vector<OperandInfo> infos_;
   std::vector<std::int64_t> m_per_row_;  // by operand; 0: its rows do not depend on M
@@ -69,9 +68,9 @@ class OperandRules {
 
   // What a call of `lines_m_` touches, by operand, and where "a" may lie in an output.
   struct Output {
-    std::size_t place = 0;        // among the operands
-    std::uintptr_t own_rows = 0;  // bytes from its begin to this rank's rows
-    bool takes_a = false;         // "a" may be those
+    std::size_t place = 0;    // among the operands
+    std::uintptr_t part = 0;  // bytes from one rank's rows to the next's
+    bool takes_a = false;     // "a" may be such rows
   };
   std::vector<Lines> lines_;
   std::vector<Output> outputs_;

@@ -7,11 +7,12 @@ namespace {
 
 constexpr std::string_view operand_names[] = {"in", "out"};
 
-// A rank's own block is read before it is written, by the same hand, and no other block of the operands' is in both.
-ops::InPlace in_place(ExchangeKind kind, std::size_t own_block) {
+// What lies in the same place of all blocks is read before any of it is written, by the same hand. So any block will
+// do, and ranks that are told alike are refused alike.
+ops::InPlace in_place(ExchangeKind kind, std::size_t block) {
   switch (kind) {
-    case ExchangeKind::all_gather: return {true, 0, own_block, "in be this rank's block of out"};
-    case ExchangeKind::reduce_scatter: return {true, own_block, 0, "out be this rank's block of in"};
+    case ExchangeKind::all_gather: return {.in_of_out = block, .rule = "in be a block of out"};
+    case ExchangeKind::reduce_scatter: return {.out_of_in = block, .rule = "out be a block of in"};
     case ExchangeKind::all_to_all: break;
   }
   return {};
@@ -22,7 +23,7 @@ ops::InPlace in_place(ExchangeKind kind, std::size_t own_block) {
 struct Exchange::State {
   std::unique_ptr<collectives::ExchangeBackend> backend;
   ExchangeKind kind;
-  int rank, ranks;
+  int ranks;
   std::int64_t max_count;
   Type type;
 };
@@ -31,8 +32,8 @@ Exchange::Exchange(World& world, ExchangeKind kind, std::int64_t max_count, Type
                    Device device)
     : CollectiveObject(std::make_unique<Place>(world, device)) {
   const auto make = place().device == Device::cuda ? collectives::make_cuda_exchange : collectives::make_cpu_exchange;
-  state_ = std::make_unique<State>(
-      State{make(world, kind, max_count, type, options), kind, world.rank(), world.size(), max_count, type});
+  state_ =
+      std::make_unique<State>(State{make(world, kind, max_count, type, options), kind, world.size(), max_count, type});
   place().made();
 }
 
@@ -59,7 +60,7 @@ void Exchange::run(const Operands& operands, CudaStream stream) {
                        gather ? "a block" : "a block for each rank",
                        scatter ? "gives one" : "gives one from each rank");
         ops::expect_count("in", count, s.max_count);
-        ops::expect_apart(in, out, in_place(s.kind, static_cast<std::size_t>(s.rank * count) * size_of(s.type)));
+        ops::expect_apart(in, out, in_place(s.kind, static_cast<std::size_t>(count) * size_of(s.type)));
         return Resolved{in.data, out.data, count};
       },
       [&](const Resolved& r) {

@@ -166,7 +166,7 @@ struct GemmOperator::State {
   std::shared_ptr<void> aside;     // on the CPU: for a copy of "a", once a call had it in an output
 
   State(World& w, const Problem& p, bool any_m, const OperatorOptions& o)
-      : world(w), problem(p), options(o), rules(p, w.rank(), any_m), calls(runtime::calls_of(w)) {}
+      : world(w), problem(p), options(o), rules(p, any_m), calls(runtime::calls_of(w)) {}
 
   Plan plan_of(std::int64_t m) const {
     Problem of_m = problem;

@@ -66,7 +66,7 @@ def body(c):
         rows = {c.ALL_GATHER_GEMM: N * self.size, c.GEMM_REDUCE_SCATTER: N // self.size}.get(kind, N)
         room, b, want = self.buffer(N * self.size), self.buffer(N * self.size), self.buffer(rows)
         before = bytes(room), bytes(b)
-        other = at(room) + (0 if kind != c.ALL_GATHER_GEMM else (self.rank + 1) % self.size * N * N * 4)
+        other = at(room) + (4 * N if kind == c.ALL_GATHER_GEMM else 0)  # a gather takes no such rows
         for a, out, name in ((other, at(room), "a"), (at(want), at(b), "b"), (at(want), at(b) + 4 * N * (N - 1), "b")):
             try:
                 self.call(kind, a if name == "a" else other, at(b), out, rows)

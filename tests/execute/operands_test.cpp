@@ -25,7 +25,7 @@ std::vector<Operand> all_of(const Problem& problem) {
 }
 
 std::string refusal(const Problem& problem, const std::function<void(std::vector<Operand>&)>& spoil) {
-  execute::OperandRules rules(problem, 0);
+  execute::OperandRules rules(problem);
   std::vector<Operand> all = all_of(problem);
   static_cast<void>(rules.resolve(all));
   spoil(all);
@@ -70,7 +70,7 @@ TEST(Operands, TellHowBLies) {
 
 TEST(Operands, AreFoundInAnyOrder) {
   for (const Problem& problem : {with_bias, scaled}) {
-    execute::OperandRules rules(problem, 0);
+    execute::OperandRules rules(problem);
     std::vector<Operand> all = all_of(problem);
     const Addresses first = rules.resolve(all);
     EXPECT_EQ(first.a, memory[0]);
@@ -84,7 +84,7 @@ TEST(Operands, AreFoundInAnyOrder) {
 }
 
 TEST(Operands, MayBeSplitAsTensorsAre) {
-  execute::OperandRules rules(with_bias, 0);
+  execute::OperandRules rules(with_bias);
   std::vector<Operand> all = all_of(with_bias);
   const Addresses whole = rules.resolve(all);
   all[0].view = {memory[0], Type::bf16, 3, {4, 16, 16}, {256, 16, 1}};  // batch, sequence, hidden
@@ -136,7 +136,7 @@ TEST(Operands, ThatDoNotFitAreRefused) {
 TEST(Operands, LieAtTheProblemsLeadingDimensions) {
   Problem problem = with_bias;
   problem.lda = 24, problem.ldb = 50, problem.ldo = 48;
-  execute::OperandRules rules(problem, 0);
+  execute::OperandRules rules(problem);
   std::vector<Operand> all = all_of(problem);
   EXPECT_EQ(all[0].view.strides[0], 24);
   const Addresses whole = rules.resolve(all);
@@ -180,7 +180,7 @@ TEST(Operands, OfHugeExtentsAreRefused) {
 
 // What was refused once is refused again, and what was taken before is still taken.
 TEST(Operands, RefusalsLeaveNothingBehind) {
-  execute::OperandRules rules(with_bias, 0);
+  execute::OperandRules rules(with_bias);
   const std::vector<Operand> good = all_of(with_bias);
   std::vector<Operand> bad = good;
   bad[1].view.extents[0] = 8;

@@ -4,6 +4,7 @@
 
 #include <cstring>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -38,10 +39,11 @@ std::vector<std::byte> filled(const OperandInfo& info, std::uint64_t seed, int r
   return memory;
 }
 
-// A call's outputs, with "a" in the place of this rank's rows of the output of that name, or apart from all.
+// A call's outputs, with "a" in the place of a rank's rows, usually this one's, of the output of that name, or apart
+// from all.
 std::map<std::string, std::vector<std::byte>> outputs(World& world, GemmOperator& op, const Problem& problem,
-                                                      std::uint64_t seed, std::string_view in = "",
-                                                      bool waits = false) {
+                                                      std::uint64_t seed, std::string_view in = "", bool waits = false,
+                                                      int part = -1) {
   std::map<std::string, std::vector<std::byte>> memory;
   std::vector<Operand> operands;
   const std::vector<OperandInfo> infos = operands_of(problem);
@@ -53,7 +55,8 @@ std::map<std::string, std::vector<std::byte>> outputs(World& world, GemmOperator
     if (info.name == "a" && !in.empty()) {
       const OperandInfo out = *std::find_if(infos.begin(), infos.end(), [&](auto& other) { return other.name == in; });
       const auto pitch = static_cast<std::size_t>(out.pitch == 0 ? out.cols : out.pitch) * size_of(out.type);
-      std::byte* rows = memory[std::string(in)].data() + static_cast<std::size_t>(world.rank() * info.rows) * pitch;
+      std::byte* rows = memory[std::string(in)].data() +
+                        static_cast<std::size_t>((part < 0 ? world.rank() : part) * info.rows) * pitch;
       const auto row = static_cast<std::size_t>(info.cols) * size_of(info.type);
       for (std::int64_t i = 0; i < info.rows; ++i)
         std::memcpy(rows + static_cast<std::size_t>(i) * pitch, data + static_cast<std::size_t>(i) * pitch, row);
@@ -122,8 +125,9 @@ TEST(InPlace, GathersGiveTheBitsOfOperandsApart) {
         of_m.m = m;
         const auto apart = outputs(world, *op, of_m, seed), in_place = outputs(world, *op, of_m, seed, in),
                    waited = outputs(world, *op, of_m, seed, in, true),
-                   mixed = outputs(world, *op, of_m, seed, world.rank() == 0 ? in : "");
-        if (apart != in_place || apart != waited || apart != mixed) return 1;
+                   mixed = outputs(world, *op, of_m, seed, world.rank() == 0 ? in : ""),
+                   first = outputs(world, *op, of_m, seed, in, false, 0);
+        if (apart != in_place || apart != waited || apart != mixed || apart != first) return 1;
         if (outputs(world, *op, of_m, seed) != apart) return 2;
       }
       return 0;
@@ -242,14 +246,15 @@ TEST(Overlaps, AreNoneWhereRowsInterleave) {
   EXPECT_EQ(code, 0);
 }
 
+// In place: in a block of that number.
 std::vector<std::byte> exchanged(Exchange& op, World& world, ExchangeKind kind, Type type, std::int64_t count,
-                                 bool in_place) {
+                                 std::optional<int> in_place) {
   const bool gather = kind == ExchangeKind::all_gather, scatter = kind == ExchangeKind::reduce_scatter;
   const OperandInfo block{"in", OperandRole::input, type, 1, count},
       blocks{"in", OperandRole::input, type, world.size(), count};
   std::vector<std::byte> in = filled(gather ? block : blocks, 5, world.rank()),
                          out((scatter ? block : blocks).bytes(), std::byte{0xff});
-  const std::size_t own = static_cast<std::size_t>(world.rank()) * block.bytes();
+  const std::size_t own = static_cast<std::size_t>(in_place.value_or(0)) * block.bytes();
   std::byte *from = in.data(), *to = out.data();
   if (in_place && gather) {
     std::memcpy(to + own, from, in.size());
@@ -272,9 +277,10 @@ TEST(InPlace, ExchangesGiveTheBitsOfOperandsApart) {
                                   if (*codec) options.codec = parse_codec(codec);
                                   Exchange op(world, kind, 70000, type, options, Device::cpu);
                                   for (const std::int64_t count : {70000, 1, 130}) {
-                                    const auto apart = exchanged(op, world, kind, type, count, false);
+                                    const auto apart = exchanged(op, world, kind, type, count, {});
                                     const ExchangeReport told = op.report();
-                                    if (exchanged(op, world, kind, type, count, true) != apart) return 1;
+                                    for (const int block : {world.rank(), 0, world.size() - 1})
+                                      if (exchanged(op, world, kind, type, count, block) != apart) return 1;
                                     if (op.report().largest_error != told.largest_error) return 2;
                                   }
                                 }
@@ -294,15 +300,16 @@ TEST(Overlaps, OfExchangesAreRefusedButInPlace) {
                 {"out", View::vector(memory.data() + out, Type::fp32, kind == ExchangeKind::reduce_scatter ? 8 : 16)}});
       });
     };
-    const std::int64_t own = 8 * world.rank(), other = 8 - own;
     using enum ExchangeKind;
-    EXPECT_EQ(refusal(all_gather, own, 0), "");
-    EXPECT_EQ(refusal(reduce_scatter, 0, own), "");
-    for (const std::int64_t place : {other, own + 1})
-      EXPECT_TRUE(refusal(all_gather, place, 0).ends_with(": they must be apart, or in be this rank's block of out"));
-    for (const std::int64_t place : {other, own + 1})
-      EXPECT_TRUE(
-          refusal(reduce_scatter, 0, place).ends_with(": they must be apart, or out be this rank's block of in"));
+    for (const std::int64_t block : {8, 0}) {
+      EXPECT_EQ(refusal(all_gather, block, 0), "");
+      EXPECT_EQ(refusal(reduce_scatter, 0, block), "");
+    }
+    for (const std::int64_t place : {1, 7, 9, 15}) {
+      EXPECT_TRUE(refusal(all_gather, place, 0).ends_with(": they must be apart, or in be a block of out"));
+      EXPECT_TRUE(refusal(reduce_scatter, 0, place).ends_with(": they must be apart, or out be a block of in"));
+    }
+    EXPECT_TRUE(refusal(all_gather, 0, 1).ends_with(": they must be apart, or in be a block of out"));
     EXPECT_TRUE(refusal(all_to_all, 0, 0).ends_with(": they must be apart"));
     EXPECT_EQ(refusal(all_to_all, 0, 16), "");
     return 0;

@@ -44,9 +44,9 @@ with imbrex.World.from_environment() as world:
     )
     for call, rows in operators:
         room, b, bias = fresh(N * R, N), fresh(), fresh(N)
-        a = room[(r + 1) % R * N:][:N]  # another rank's rows, where there is another one
+        a = room[1:N + 1] if rows > N else room[:N]
         want = call(a.copy(), b, world)
-        if R > 1 or call is not imbrex.all_gather_matmul:
+        if R > 1:
             refused(lambda: call(a, b, world, out=room[:rows] if rows > N else a[:rows]), "operand out", "operand a")
         taken = np.resize(b, (rows, N)) if rows > N else b
         refused(lambda: call(a, taken[:N], world, out=taken[:rows]), "operand out", "operand b")
@@ -71,12 +71,11 @@ with imbrex.World.from_environment() as world:
     for b in (fresh(), fresh().T):
         for width in (N, N + 3):
             room = fresh(N * R, width)[:, :N]
-            a = room[r * N:(r + 1) * N]
-            want = imbrex.all_gather_matmul(a.copy(), b, world, bias=bias)
-            for _ in range(3):
-                x = a.copy()
+            # A part that is another rank's does as well: programs are one for all ranks.
+            for part in (r, r, 0, R - 1):
+                a = room[part * N:(part + 1) * N]
+                want = imbrex.all_gather_matmul(a.copy(), b, world, bias=bias)
                 assert imbrex.all_gather_matmul(a, b, world, bias=bias, out=room) is room and (room == want).all()
-                a[:] = x
     # Along the second dimension.
     room = np.moveaxis(fresh(4 * R, 3, N), 0, 1)
     a, b = room[:, 4 * r:4 * r + 4], fresh()
@@ -168,10 +167,8 @@ def of_tensors(count: int) -> None:
         want = call(a[:n], b[:n], group)
         # With and without what the shortest way of a call does without.
         for bias in (None, fresh(n)):
-            if rows <= n or rank != 0:
-                refused(r"operand out at .* overlaps operand a ", call, a[:n], b[:n], group, bias=bias, out=a[:rows])
-            else:
-                refused(r"operand out at .* overlaps operand a ", call, a[n : 2 * n], b[:n], group, bias=bias, out=a)
+            x = a[1 : n + 1] if rows > n else a[:n]
+            refused(r"operand out at .* overlaps operand a ", call, x, b[:n], group, bias=bias, out=a[:rows])
             refused(r"operand out at .* overlaps operand b ", call, a[:n], b[:n], group, bias=bias, out=b[:rows])
         refused(r"operand out at .* overlaps operand bias", call, a[:n], b[:n], group, bias=out[-1], out=out)
         assert torch.equal(call(a[:n], b[:n], group), want)
@@ -184,8 +181,8 @@ def of_tensors(count: int) -> None:
     for bias in (None, fresh(n)):
         for b in (fresh(), fresh().t()):
             room = fresh(n * count, n)
-            a = room[rank * n : (rank + 1) * n]
-            for _ in range(3):
+            for part in (rank, rank, 0):
+                a = room[part * n : (part + 1) * n]
                 want = it.all_gather_matmul(a.clone(), b, group, bias=bias)
                 assert it.all_gather_matmul(a, b, group, bias=bias, out=room) is room and torch.equal(room, want)
     # A list of outputs takes copies: it may be anything.

@@ -91,7 +91,7 @@ int run_exact(World& world, const Plan& plan, const CpuOptions& options, int epo
   std::vector<OperandInfo> infos;
   std::vector<std::vector<float>> memory;
   std::vector<Operand> views;
-  execute::OperandRules rules(problem, 0);
+  execute::OperandRules rules(problem);
   for (const Buffer& b : buffers) {
     const OperandInfo& info = infos.emplace_back(rules.info(b.name));
     memory.emplace_back(info.bytes() / sizeof(float),

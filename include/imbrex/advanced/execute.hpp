@@ -55,7 +55,7 @@ struct Addresses {
   /// to.
   const void* given = nullptr;
 
-  /// Where `a` lies in the place of this rank's rows of an output: memory that an epoch first copies its rows to, and
+  /// Where `a` lies in the place of a rank's rows of an output: memory that an epoch first copies its rows to, and
   /// reads them from, as far apart as they are. Null: `a` is read where it lies, and no output overlaps it.
   struct Aside {
     void* memory = nullptr;

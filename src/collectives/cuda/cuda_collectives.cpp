@@ -140,10 +140,12 @@ void CudaCollectives::expect_blocks(ExchangeKind kind, const void* in, const voi
   if (count == 0) return;
   const std::size_t element = size_of(type), bytes = static_cast<std::size_t>(count) * element;
   const bool gathers = kind == ExchangeKind::all_gather, sums = kind == ExchangeKind::reduce_scatter;
-  // In place, a thread has read what it writes.
-  const std::size_t own = comm_.rank * bytes;
+  // In place, a thread has read what it writes: one operand is a block of the other.
   const auto *from = static_cast<const std::byte*>(in), *to = static_cast<const std::byte*>(out);
-  if ((gathers && from == to + own) || (sums && from + own == to)) return expect_apart(in, 0, out, 0, element);
+  const auto block = [&](const std::byte* part, const std::byte* whole) {
+    return part >= whole && part < whole + comm_.ranks * bytes && static_cast<std::size_t>(part - whole) % bytes == 0;
+  };
+  if ((gathers && block(from, to)) || (sums && block(to, from))) return expect_apart(in, 0, out, 0, element);
   expect_apart(in, bytes * (gathers ? 1 : comm_.ranks), out, bytes * (sums ? 1 : comm_.ranks), element);
 }
 
