@@ -204,7 +204,6 @@ const EmbeddingCall& EmbeddingRules::resolve(const Operands& operands) {
   const std::int64_t part = matrix.extents[0], most = problem_.m / problem_.ranks;
   IMBREX_EXPECTS(part >= 1 && part <= most, "operand {} has {} rows; this operator takes from 1 to {} a rank",
                  infos_.back().name, part, most);
-  expect_apart();
   call_.matrix = matrix.data;
   for (std::size_t i = 0; i < count; ++i) {
     const View& view = found_[i];
@@ -237,6 +236,7 @@ const EmbeddingCall& EmbeddingRules::resolve(const Operands& operands) {
     bags.weights = bags.count > 0 ? static_cast<const float*>(weights.data) : nullptr;
   }
   embedding::check_shapes(call_.given.tables, bags);
+  expect_apart();  // of extents that count
   return call_;
 }
 

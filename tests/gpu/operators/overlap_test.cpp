@@ -2,9 +2,13 @@
 // and under delays; what else overlaps is refused.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <chrono>
 #include <map>
+#include <memory>
 #include <random>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "base/convert.hpp"
@@ -163,7 +167,8 @@ void in_place(World& world) {
 TEST(GpuInPlace, GathersGiveTheBitsOfOperandsApart) {
   NEEDS_GPUS(2);
   EXPECT_EQ(on_ranks(2, 20, in_place), 0);
-  if (test::most_ranks() > 2) EXPECT_EQ(on_ranks(test::most_ranks(), 20, in_place), 0);
+  if (test::most_ranks() == 2) return;
+  EXPECT_EQ(on_ranks(test::most_ranks(), 20, in_place), 0);
 }
 
 // One operator's calls on two streams share the copy's memory: a call copies when the one before has read its own.
