@@ -124,18 +124,18 @@ TEST(OverlappingOperands, AreRefusedOnRandomProblems) {
       bytes.push_back(placed.bytes_of(j));
     }
     // By bytes: an output and something else.
-    std::string_view first;
+    std::set<std::string> overlapping;
     for (std::size_t out = 0; out < places.size(); ++out)
       for (std::size_t other = 0; other < places.size(); ++other)
-        if (placed.infos()[out].role == OperandRole::output && other != out && first.empty() &&
+        if (placed.infos()[out].role == OperandRole::output && other != out &&
             std::any_of(bytes[out].begin(), bytes[out].end(),
                         [&](std::int64_t b) { return bytes[other].contains(b + places[out] - places[other]); }))
-          first = placed.infos()[out].name;
+          overlapping.insert("operand " + std::string(placed.infos()[out].name) + " at ");
     const std::string message = placed.refusal(places);
     if (placed.in_place() && message.empty()) continue;
-    ASSERT_EQ(message.empty(), first.empty()) << "case " << i << ": " << message;
-    ASSERT_TRUE(first.empty() || message.starts_with("operand " + std::string(first) + " at ")) << message;
-    ++(first.empty() ? taken : refused);
+    ASSERT_EQ(message.empty(), overlapping.empty()) << "case " << i << ": " << message;
+    ASSERT_TRUE(message.empty() || overlapping.contains(message.substr(0, message.find("0x")))) << message;
+    ++(message.empty() ? taken : refused);
   }
   EXPECT_GT(refused, 500);
   EXPECT_GT(taken, 500);
