@@ -221,8 +221,10 @@ int32_t imbrex_operator_operands(const imbrex_operator* op) IMBREX_NOEXCEPT;
 imbrex_status imbrex_operator_operand(const imbrex_operator* op, int32_t index,
                                       imbrex_operand_info* info) IMBREX_NOEXCEPT;
 
-/// A call. On GPUs it is queued on `stream`, a cudaStream_t, and returns; on the CPU the output is complete on return,
-/// and `stream` is NULL. Where nothing is wrong, what C adds to the call allocates nothing.
+/// A call. No output shares a byte with another operand; rows may interleave, and "a" of an all-gather may be a
+/// rank's rows of an output (docs/operators.md). On GPUs it is queued on `stream`, a cudaStream_t, and returns; on the
+/// CPU the output is complete on return, and `stream` is NULL. Where nothing is wrong, what C adds to the call
+/// allocates nothing.
 imbrex_status imbrex_operator_run(imbrex_operator* op, const imbrex_operand* operands, size_t count,
                                   void* stream) IMBREX_NOEXCEPT;
 
@@ -443,7 +445,8 @@ imbrex_status imbrex_all_reduce_rms_norm_make(imbrex_world* world, int64_t max_r
                                               const imbrex_rms_norm_options* options,
                                               imbrex_collective** made) IMBREX_NOEXCEPT;
 
-/// Collective. Operands "in" and "out", in blocks of up to `max_count` elements.
+/// Collective. Operands "in" and "out", in blocks of up to `max_count` elements. "in" of an all-gather may be a block
+/// of "out", and "out" of a reduce-scatter a block of "in"; usually it is this rank's.
 imbrex_status imbrex_exchange_make(imbrex_world* world, imbrex_exchange_kind kind, int64_t max_count, imbrex_type type,
                                    const imbrex_exchange_options* options, imbrex_collective** made) IMBREX_NOEXCEPT;
 

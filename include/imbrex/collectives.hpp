@@ -208,7 +208,8 @@ class Exchange : public CollectiveObject {
   ~Exchange();
 
   /// Operands "in" and "out": a block, or R blocks one after another, as ExchangeKind says, without gaps. They must
-  /// not overlap. Streams and errors as AllReduce::run.
+  /// not overlap, but in place: "in" of an all-gather may be a block of "out", and "out" of a reduce-scatter a block of
+  /// "in"; usually it is this rank's. Streams and errors as AllReduce::run.
   void run(const Operands& operands, CudaStream stream = nullptr);
 
   /// Collective. Throws Error(invalid_input) if made without `report`.

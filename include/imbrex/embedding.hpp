@@ -65,6 +65,7 @@ struct EmbeddingReport {
 ///     weights            [as indices]          fp32, where the shape says so
 ///     out                [B / R, T]            rank r's rows r * B / R ..., by rows without gaps
 ///
+/// What is written, "out" or in an update rows and states, shares no byte with another operand; rows may interleave.
 /// A rank without shards has "out" only. Shards of one table look the same bags up, so their ranks give the same ones.
 /// B is the call's, up to the shape's, the same on every rank. An update takes "gradients", shaped as "out", instead of
 /// "out", and of row_wise_adagrad "states0", ..., [rows] in fp32, after the rows: a shard of columns has states of its

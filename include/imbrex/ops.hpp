@@ -87,9 +87,15 @@ struct OperatorOptions {
 /// plan is kept for is refused with Error(invalid_input): call it once before. Plans whose calls were captured stay as
 /// long as the operator, beside the 32.
 ///
-/// Calls throw Error(invalid_input) for operands that do not fit, naming operand, value and rule, before anything is
-/// launched. Where every rank refuses its call, the operator stays usable. Where only some ranks do, the world fails:
-/// the others end with Error(runtime_failure), which names the rank that refused and its reason.
+/// No output shares a byte with another operand; rows may interleave. But "a" of an all-gather may be a rank's rows,
+/// usually its own, of an output: of "gathered", or of one with as many columns, equally far apart. A call then works
+/// on a copy of "a". The first such call takes memory for it, and is refused with Error(invalid_input) on a stream that
+/// is captured.
+///
+/// Calls throw Error(invalid_input) for operands that do not fit, or that overlap in another way, naming operand, value
+/// and rule, before anything is launched. Where every rank refuses its call, the operator stays usable. Where only some
+/// ranks do, the world fails: the others end with Error(runtime_failure), which names the rank that refused and its
+/// reason.
 class GemmOperator {
  public:
   ~GemmOperator();

@@ -48,7 +48,7 @@ class ExchangeBackend {
  public:
   virtual ~ExchangeBackend() = default;
 
-  /// A block has `count` elements.
+  /// A block has `count` elements. In place, a gather's `in` or a reduce-scatter's `out` is a block of the other.
   virtual void operator()(const void* in, void* out, std::int64_t count, void* stream = nullptr) = 0;
   virtual ExchangeReport report() = 0;
   virtual void finish() = 0;

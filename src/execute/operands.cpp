@@ -92,6 +92,50 @@ OperandRules::OperandRules(const Problem& problem, bool any_m)
   const std::vector<OperandInfo> less = operands_of(one), more = operands_of(two);
   for (std::size_t i = 0; i < infos_.size(); ++i)
     m_per_row_.push_back(less[i].rows == more[i].rows ? 0 : one.m / less[i].rows);
+  for (std::size_t i = 0; i < infos_.size(); ++i)
+    if (infos_[i].role == OperandRole::output) outputs_.push_back({i});
+  lay_lines(m_);
+}
+
+void OperandRules::lay_lines(std::int64_t m) {
+  lines_.resize(infos_.size());
+  const auto pitch_of = [](const OperandInfo& info) { return info.pitch == 0 ? info.length() : info.pitch; };
+  for (std::size_t i = 0; i < infos_.size(); ++i) {
+    const OperandInfo info = info_at(i, m);
+    const auto size = static_cast<std::int64_t>(size_of(info.type));
+    lines_[i] = Lines::of(info.lines(), info.length() * size, pitch_of(info) * size);
+  }
+  const OperandInfo a = info_at(0, m);
+  for (Output& output : outputs_) {
+    const OperandInfo info = info_at(output.place, m);
+    output.takes_a = problem_.op == Operator::all_gather_gemm && info.type == a.type && info.cols == a.cols &&
+                     (a.rows == 1 || pitch_of(info) == pitch_of(a));
+    output.part = static_cast<std::uintptr_t>(a.rows * pitch_of(info)) * size_of(info.type);
+  }
+  lines_m_ = m;
+}
+
+bool OperandRules::expect_apart(std::int64_t m) {
+  if (m != lines_m_) lay_lines(m);
+  for (std::size_t i = 0; i < found_.size(); ++i)
+    lines_[i].begin = reinterpret_cast<std::uintptr_t>(found_[i].view.data);
+  bool in_place = false;
+  for (const Output& output : outputs_) {
+    const Lines& out = lines_[output.place];
+    for (std::size_t i = 0; i < lines_.size(); ++i) {
+      if (i == output.place || !touch(out, lines_[i])) continue;
+      // What begins after the output has no byte in common with it: there are so many parts as ranks.
+      const bool part =
+          i == 0 && output.takes_a && lines_[0].begin >= out.begin && (lines_[0].begin - out.begin) % output.part == 0;
+      in_place = in_place || part;
+      IMBREX_EXPECTS(part,
+                     "operand {} at {} overlaps operand {} at {}: an output must be apart from every other "
+                     "operand{}",
+                     infos_[output.place].name, found_[output.place].view.data, infos_[i].name, found_[i].view.data,
+                     output.takes_a ? "; only a may lie in it, as a rank's rows of it" : "");
+    }
+  }
+  return in_place;
 }
 
 OperandInfo OperandRules::info_at(std::size_t place, std::int64_t m) const {
@@ -161,7 +205,14 @@ Addresses OperandRules::resolve(const Operands& operands) {
   const std::int64_t m = any_m_ ? m_of(found_.front().view) : m_;
   for (std::size_t i = 0; i < found_.size(); ++i)
     if (found_[i] != known_[i] || (m != m_ && m_per_row_[i] != 0)) expect_fits(info_at(i, m), found_[i].view);
+  const bool in_place = expect_apart(m);
   Addresses addresses;
+  if (in_place) {
+    const OperandInfo a = info_at(0, m);
+    const auto elements = static_cast<std::size_t>(a.pitch == 0 ? a.cols : a.pitch), size = size_of(a.type);
+    addresses.aside = {nullptr, static_cast<std::size_t>(a.rows), static_cast<std::size_t>(a.cols) * size,
+                       elements * size};
+  }
   for (const Operand& operand : found_) {
     void* data = operand.view.data;
     if (operand.name == "a") addresses.a = data;

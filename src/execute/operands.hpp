@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "execute/lines.hpp"
 #include "imbrex/advanced/execute.hpp"
 #include "imbrex/operands.hpp"
 #include "imbrex/plan.hpp"
@@ -33,10 +34,17 @@ class OperandRules {
   /// its address is null, or if its type, extents or strides are not those of infos(). Extents of 1 may be left out or
   /// added, and all extents but the last may be split. With any M, the rows of "a" say which it is. Keeps nothing of
   /// what it refuses.
+  ///
+  /// An output that has a byte in common with another operand is refused, too, but for "a" of an all-gather in the
+  /// place of a rank's rows of an output: see in_place. It need not be this rank's place, so that ranks that are told
+  /// alike are refused alike.
   Addresses resolve(const Operands& operands);
 
   /// M of the call that was resolved last.
   std::int64_t m() const { return m_; }
+  /// Whether its "a" lies in an output. Its rows are to be read from elsewhere then: Addresses::aside has all but the
+  /// memory, which takes info("a").bytes() at most.
+  bool in_place() const { return addresses_.aside.rows != 0; }
 
  private:
   std::size_t place_of(std::string_view name, std::size_t guess) const;
@@ -46,6 +54,9 @@ class OperandRules {
   void expect_m(std::int64_t m, const OperandInfo& info, const View* view) const;
   // At `place`, in a call of that M.
   OperandInfo info_at(std::size_t place, std::int64_t m) const;
+  void lay_lines(std::int64_t m);
+  // Looks at the operands found, which fit. Returns whether "a" lies in an output.
+  bool expect_apart(std::int64_t m);
 
   Problem problem_;
   bool any_m_;
@@ -54,6 +65,16 @@ class OperandRules {
   std::vector<Operand> known_, found_;   // the last call's, and memory for the next one's; names are those of infos_
   Addresses addresses_;
   std::int64_t m_;
+
+  // What a call of `lines_m_` touches, by operand, and where "a" may lie in an output.
+  struct Output {
+    std::size_t place = 0;    // among the operands
+    std::uintptr_t part = 0;  // bytes from one rank's rows to the next's
+    bool takes_a = false;     // "a" may be such rows
+  };
+  std::vector<Lines> lines_;
+  std::vector<Output> outputs_;
+  std::int64_t lines_m_ = -1;
 };
 
 }  // namespace imbrex::execute

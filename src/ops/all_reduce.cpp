@@ -45,7 +45,7 @@ void AllReduce::run(const Operands& operands, CudaStream stream) {
         IMBREX_EXPECTS(count == ops::elements_of(out), "operand out has {} elements, operand in {}; they must be equal",
                        ops::elements_of(out), count);
         ops::expect_count("in", count, state_->max_count);
-        ops::expect_apart(in, out, true);
+        ops::expect_apart(in, out, {.same = true, .rule = "the same memory"});
         return Resolved{in.data, out.data, count};
       },
       [&](const Resolved& r) { return r.count; },

@@ -119,14 +119,17 @@ void expect_count(std::string_view name, std::int64_t count, std::int64_t max_co
                  count, max_count);
 }
 
-void expect_apart(const View& in, const View& out, bool same_allowed) {
-  const auto* from = static_cast<const std::byte*>(in.data);
-  const auto* to = static_cast<const std::byte*>(out.data);
+void expect_apart(const View& in, const View& out, const InPlace& in_place) {
+  const auto from = reinterpret_cast<std::uintptr_t>(in.data), to = reinterpret_cast<std::uintptr_t>(out.data);
   const auto bytes = [](const View& v) { return static_cast<std::size_t>(elements_of(v)) * size_of(v.type); };
-  const bool overlap = std::less<>{}(from, to + bytes(out)) && std::less<>{}(to, from + bytes(in));
-  IMBREX_EXPECTS(!overlap || (same_allowed && from == to),
-                 "operand out at {} overlaps operand in at {}: they must be apart{}", out.data, in.data,
-                 same_allowed ? ", or the same memory" : "");
+  const bool overlap = from < to + bytes(out) && to < from + bytes(in);
+  const auto block = [](std::uintptr_t part, std::uintptr_t whole, std::size_t size) {
+    return size != 0 && part >= whole && (part - whole) % size == 0;
+  };
+  const bool placed =
+      (in_place.same && from == to) || block(from, to, in_place.in_of_out) || block(to, from, in_place.out_of_in);
+  IMBREX_EXPECTS(!overlap || placed, "operand out at {} overlaps operand in at {}: they must be apart{}{}", out.data,
+                 in.data, in_place.rule.empty() ? "" : ", or ", in_place.rule);
 }
 
 const View* CollectiveOperands::find(std::string_view name) const {

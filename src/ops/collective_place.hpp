@@ -80,8 +80,14 @@ class CollectiveOperands {
 /// Throws Error(invalid_input) if a tensor has more elements than the object was made for.
 void expect_count(std::string_view name, std::int64_t count, std::int64_t max_count);
 
-/// Throws Error(invalid_input) if the two overlap; they may be the same memory where `same_allowed`.
-void expect_apart(const View& in, const View& out, bool same_allowed);
+/// How operands may overlap all the same: as one memory, or one of them as a block of so many bytes of the other.
+struct InPlace {
+  bool same = false;
+  std::size_t in_of_out = 0, out_of_in = 0;
+  std::string_view rule{};  ///< in words
+};
+/// Throws Error(invalid_input) if the two overlap in any other way.
+void expect_apart(const View& in, const View& out, const InPlace& in_place);
 
 /// Elements of a view.
 std::int64_t elements_of(const View& view);

@@ -3,6 +3,8 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <numeric>
+#include <utility>
 
 #include "base/check.hpp"
 #include "base/narrow.hpp"
@@ -88,6 +90,7 @@ EmbeddingRules::EmbeddingRules(const EmbeddingShape& shape, const Problem& probl
       View::matrix(none, shape.out, problem.m / problem.ranks, problem::width_of(problem.tables)));
   for (std::size_t i = 0; i < infos_.size(); ++i) places_.emplace(infos_[i].name, i);
   found_.resize(infos_.size());
+  lines_.resize(infos_.size());
   call_.tables.resize(count);
   if (states) call_.states.resize(count);
 }
@@ -143,6 +146,47 @@ void EmbeddingRules::expect_fits(const EmbeddingOperand& info, const View& view)
                  bytes);
 }
 
+void EmbeddingRules::expect_apart(std::size_t output, std::size_t other) const {
+  IMBREX_EXPECTS(!touch(lines_[output], lines_[other]),
+                 "operand {} at {} overlaps operand {} at {}: what is written must be apart from every other operand",
+                 infos_[output].name, found_[output].data, infos_[other].name, found_[other].data);
+}
+
+// In the order of their addresses, each is held against those that begin before it ends.
+void EmbeddingRules::expect_tables_apart() {
+  const std::size_t count = call_.tables.size() + call_.states.size();
+  if (std::equal(apart_.begin(), apart_.end(), lines_.begin(), lines_.begin() + static_cast<std::ptrdiff_t>(count)))
+    return;
+  by_begin_.resize(count);
+  std::iota(by_begin_.begin(), by_begin_.end(), std::size_t{0});
+  std::sort(by_begin_.begin(), by_begin_.end(), [&](std::size_t a, std::size_t b) {
+    return std::pair(lines_[a].begin, a) < std::pair(lines_[b].begin, b);
+  });
+  for (std::size_t i = 0; i < count; ++i)
+    for (std::size_t j = i + 1; j < count && lines_[by_begin_[j]].begin < lines_[by_begin_[i]].end(); ++j)
+      expect_apart(by_begin_[i], by_begin_[j]);
+  apart_.assign(lines_.begin(), lines_.begin() + static_cast<std::ptrdiff_t>(count));
+}
+
+void EmbeddingRules::expect_apart() {
+  for (std::size_t i = 0; i < found_.size(); ++i) {
+    const View& view = found_[i];
+    const auto size = static_cast<std::int64_t>(bytes_of(view.type));
+    const bool matrix = view.dims == 2;
+    const std::int64_t length = matrix ? view.extents[1] : view.extents[0], rows = matrix ? view.extents[0] : 1;
+    lines_[i] = execute::Lines::of(rows, length * size, (rows > 1 ? view.strides[0] : length) * size);
+    lines_[i].begin = reinterpret_cast<std::uintptr_t>(view.data);
+  }
+  const std::size_t written = call_.tables.size() + call_.states.size();
+  if (!update_) {
+    for (std::size_t i = 0; i + 1 < found_.size(); ++i) expect_apart(found_.size() - 1, i);
+    return;
+  }
+  expect_tables_apart();
+  for (std::size_t i = written; i < found_.size(); ++i)
+    for (std::size_t table = 0; table < written; ++table) expect_apart(table, i);
+}
+
 const EmbeddingCall& EmbeddingRules::resolve(const Operands& operands) {
   std::vector<bool> given(infos_.size());
   for (std::size_t i = 0; i < operands.size(); ++i) {
@@ -192,6 +236,7 @@ const EmbeddingCall& EmbeddingRules::resolve(const Operands& operands) {
     bags.weights = bags.count > 0 ? static_cast<const float*>(weights.data) : nullptr;
   }
   embedding::check_shapes(call_.given.tables, bags);
+  expect_apart();  // of extents that count
   return call_;
 }
 

@@ -9,6 +9,7 @@
 
 #include "embedding/bags.hpp"
 #include "embedding/update.hpp"
+#include "execute/lines.hpp"
 #include "imbrex/embedding.hpp"
 #include "plan/bags.hpp"
 #include "problem/embedding.hpp"
@@ -41,12 +42,16 @@ class EmbeddingRules {
   const EmbeddingOperand* find(std::string_view name) const;
 
   /// Throws Error(invalid_input) naming operand, value and rule if an operand is missing, unknown or given twice, null,
-  /// or not as infos() has it. Reads none. Stays until the next call.
+  /// or not as infos() has it, and if one that is written ("out"; of an update the tables and their states) has a byte
+  /// in common with another. Reads none. Stays until the next call.
   const EmbeddingCall& resolve(const Operands& operands);
 
  private:
   std::size_t place_of(std::string_view name, std::size_t guess) const;
   void expect_fits(const EmbeddingOperand& info, const View& view) const;
+  void expect_apart();
+  void expect_tables_apart();
+  void expect_apart(std::size_t output, std::size_t other) const;
 
   const EmbeddingShape shape_;
   const Problem problem_;
@@ -56,6 +61,10 @@ class EmbeddingRules {
   std::vector<EmbeddingOperand> infos_;
   std::unordered_map<std::string_view, std::size_t> places_;  // among infos_, by name
   std::vector<View> found_;
+  std::vector<execute::Lines> lines_;  // of those found
+  // Tables and states that an update has found apart, and the order of their addresses; seldom others.
+  std::vector<execute::Lines> apart_;
+  std::vector<std::size_t> by_begin_;
   EmbeddingCall call_;
 };
 

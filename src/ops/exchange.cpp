@@ -7,6 +7,17 @@ namespace {
 
 constexpr std::string_view operand_names[] = {"in", "out"};
 
+// What lies in the same place of all blocks is read before any of it is written, by the same hand. So any block will
+// do, and ranks that are told alike are refused alike.
+ops::InPlace in_place(ExchangeKind kind, std::size_t block) {
+  switch (kind) {
+    case ExchangeKind::all_gather: return {.in_of_out = block, .rule = "in be a block of out"};
+    case ExchangeKind::reduce_scatter: return {.out_of_in = block, .rule = "out be a block of in"};
+    case ExchangeKind::all_to_all: break;
+  }
+  return {};
+}
+
 }  // namespace
 
 struct Exchange::State {
@@ -57,7 +68,7 @@ void Exchange::run(const Operands& operands, CudaStream stream) {
                        gather ? "a block" : "a block for each rank",
                        scatter ? "gives one" : "gives one from each rank");
         ops::expect_count("in", count, s.max_count);
-        ops::expect_apart(in, out, false);
+        ops::expect_apart(in, out, in_place(s.kind, static_cast<std::size_t>(count) * size_of(s.type)));
         return Resolved{in.data, out.data, count};
       },
       [&](const Resolved& r) { return r.count; },

@@ -164,6 +164,7 @@ struct GemmOperator::State {
   std::unique_ptr<runtime::DeviceMemory> first_rows_on_gpu;  // the same
   std::vector<Staged> staged;                                // by place in the call
   std::vector<const void*> known;  // operands of the last call, which were found to be on the GPU
+  std::shared_ptr<void> aside;     // on the CPU: for a copy of "a", once a call had it in an output
 
   State(World& w, const Problem& p, bool any_m, const OperatorOptions& o)
       : world(w),
@@ -302,6 +303,19 @@ struct GemmOperator::State {
     execution_of(m).run(rules.resolve(operands));
   }
 
+  // Returns the addresses of the call resolved last, where "a" lies in an output with memory for a copy of it.
+  Addresses with_aside(Addresses addresses, CudaStream stream) {
+    if (!rules.in_place()) return addresses;
+    const std::size_t bytes = rules.info("a").bytes();
+    if (on_gpus) {
+      addresses.aside.memory = on_gpus->memory_aside(bytes, stream, gpus->own_gpu);
+    } else {
+      if (aside == nullptr) aside = {::operator new(bytes), [](void* p) { ::operator delete(p); }};
+      addresses.aside.memory = aside.get();
+    }
+    return addresses;
+  }
+
   OperandInfo info_of_call(std::string_view name) const {
     return rules.m() == problem.m ? rules.info(name) : rules.info(name, rules.m());
   }
@@ -322,7 +336,7 @@ struct GemmOperator::State {
             void*& data = there[i].view.data;
             data = staged[i].place(data, info_of_call(there[i].name), rules.info(there[i].name), gpu);
           }
-          return rules.resolve(there);
+          return with_aside(rules.resolve(there), nullptr);
         },
         [&](const Addresses&) { return note(); }, [&](const Addresses&) { return call_terms(); },
         [&](const Addresses& addresses) {
@@ -400,7 +414,7 @@ void GemmOperator::run(const Operands& operands, CudaStream stream) {
         } else {
           IMBREX_EXPECTS(stream == nullptr, "a stream of CUDA is given, and this operator works on the CPU");
         }
-        return addresses;
+        return s.with_aside(addresses, stream);
       },
       [&](const Addresses&) { return s.note(); }, [&](const Addresses&) { return s.call_terms(); },
       [&](const Addresses& addresses) {
@@ -415,7 +429,8 @@ void GemmOperator::run(const Operands& operands, CudaStream stream) {
 Report GemmOperator::run_and_wait(const Operands& operands) {
   State& s = *state_;
   if (s.device == Device::cuda) return s.run_staged(operands);
-  return s.calls.make([&] { return s.rules.resolve(operands); }, [&](const Addresses&) { return s.note(); },
+  return s.calls.make([&] { return s.with_aside(s.rules.resolve(operands), nullptr); },
+                      [&](const Addresses&) { return s.note(); },
                       [&](const Addresses&) { return s.call_terms(); },
                       [&](const Addresses& addresses) { return s.run_here(addresses); });
 }

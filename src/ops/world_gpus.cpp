@@ -118,6 +118,16 @@ std::shared_ptr<GpuOperation> WorldGpus::operation(World& world, const Problem& 
 }
 
 // Without copy engines, and tiles with library collectives, which plans that take turns do not run.
+void* GpuOperation::memory_aside(std::size_t bytes, CudaStream stream, int gpu) {
+  if (aside == nullptr) {
+    IMBREX_EXPECTS(!runtime::is_captured(stream, gpu),
+                   "operand a lies in an output, the stream is being captured, and this operator has no memory yet for "
+                   "a copy of a; call it so once before the capture");
+    aside = runtime::DeviceMemory::beside_captures(bytes);
+  }
+  return aside->get();
+}
+
 cuda::PlanToRun WorldGpus::plan_of(const Problem& largest, const PlanRequest& request, std::int64_t m) const {
   choose::GpuKind kind = gpus;
   kind.copies = kind.lanes = false;

@@ -31,6 +31,8 @@ struct GpuOperation {
   Problem problem;
   PlanRequest request;
   bool any_m = false;
+  /// For a copy of A, once a call had it in an output; longer there than what may read it.
+  std::unique_ptr<runtime::DeviceMemory> aside{};
   plan::Candidate chosen{};                    ///< what runs: make_plan's plan; with any M, for the largest
   std::unique_ptr<cuda::PooledPlans> plans{};  ///< with any M
   std::shared_ptr<Execution> execution{};      ///< of the problem's M
@@ -43,6 +45,10 @@ struct GpuOperation {
   void expect_ready(std::int64_t m, CudaStream stream) const {
     if (!keeps(m)) plans->expect_uncaptured(stream, m);
   }
+
+  /// Memory for a copy of A, of `bytes` that are the same in every call, which is put on the stream. Throws
+  /// Error(invalid_input) where it is captured, and no memory there yet.
+  void* memory_aside(std::size_t bytes, CudaStream stream, int gpu);
 };
 
 struct WorldGpus {

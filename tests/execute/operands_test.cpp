@@ -15,11 +15,12 @@ namespace {
 constexpr Problem with_bias{Operator::gemm_reduce_scatter, 64, 48, 32, 2, Type::bf16, true};
 constexpr Problem scaled{Operator::gemm_all_reduce, 64, 48, 32, 2, Type::e4m3, false, Scales::row};
 
-std::byte memory[6];
+// Room for each operand, in the order of the problem's.
+std::byte memory[6][1 << 13];
 
 std::vector<Operand> all_of(const Problem& problem) {
   std::vector<Operand> all;
-  for (const OperandInfo& info : operands_of(problem)) all.push_back({info.name, info.at(&memory[all.size()])});
+  for (const OperandInfo& info : operands_of(problem)) all.push_back({info.name, info.at(memory[all.size()])});
   return all;
 }
 
@@ -60,7 +61,7 @@ TEST(Operands, TellHowBLies) {
   const auto refused = [](const Problem& of, Layout layout, const char* says) {
     const OperandInfo b = operands_of(of)[1];
     const std::string message =
-        refusal(of, [&](auto& all) { all[1].view = View::matrix(&memory[1], b.type, b.rows, b.cols, layout); });
+        refusal(of, [&](auto& all) { all[1].view = View::matrix(memory[1], b.type, b.rows, b.cols, layout); });
     EXPECT_NE(message.find(says), std::string::npos) << message;
   };
   refused(problem, Layout::row_major, "it must lie by columns");
@@ -72,10 +73,10 @@ TEST(Operands, AreFoundInAnyOrder) {
     execute::OperandRules rules(problem);
     std::vector<Operand> all = all_of(problem);
     const Addresses first = rules.resolve(all);
-    EXPECT_EQ(first.a, &memory[0]);
-    EXPECT_EQ(first.b, &memory[1]);
-    EXPECT_EQ(first.out, &memory[all.size() - 1]);
-    EXPECT_EQ(first.bias, problem.bias ? &memory[2] : nullptr);
+    EXPECT_EQ(first.a, memory[0]);
+    EXPECT_EQ(first.b, memory[1]);
+    EXPECT_EQ(first.out, memory[all.size() - 1]);
+    EXPECT_EQ(first.bias, problem.bias ? memory[2] : nullptr);
     EXPECT_EQ(first.b_scale != nullptr, problem.scales != Scales::none);
     std::rotate(all.begin(), all.begin() + 2, all.end());
     EXPECT_EQ(rules.resolve(all), first);
@@ -86,12 +87,12 @@ TEST(Operands, MayBeSplitAsTensorsAre) {
   execute::OperandRules rules(with_bias);
   std::vector<Operand> all = all_of(with_bias);
   const Addresses whole = rules.resolve(all);
-  all[0].view = {&memory[0], Type::bf16, 3, {4, 16, 16}, {256, 16, 1}};  // batch, sequence, hidden
-  all[2].view = View::vector(&memory[2], Type::bf16, 48);
-  all[3].view = {&memory[3], Type::bf16, 4, {1, 2, 16, 48}, {1536, 768, 48, 1}};
+  all[0].view = {memory[0], Type::bf16, 3, {4, 16, 16}, {256, 16, 1}};  // batch, sequence, hidden
+  all[2].view = View::vector(memory[2], Type::bf16, 48);
+  all[3].view = {memory[3], Type::bf16, 4, {1, 2, 16, 48}, {1536, 768, 48, 1}};
   EXPECT_EQ(rules.resolve(all), whole);
   // The stride of one element says nothing.
-  all[2].view = {&memory[2], Type::bf16, 2, {1, 48}, {7, 1}};
+  all[2].view = {memory[2], Type::bf16, 2, {1, 48}, {7, 1}};
   EXPECT_EQ(rules.resolve(all), whole);
 }
 
@@ -104,15 +105,15 @@ TEST(Operands, ThatDoNotFitAreRefused) {
   refused([](auto& all) { all[0].view.extents[1] = 17; }, "operand a is 64 x 17; it must be 64 x 16");
   refused([](auto& all) { std::swap(all[0].view.extents[0], all[0].view.extents[1]); },
           "operand a is 16 x 64; it must be 64 x 16");
-  refused([](auto& all) { all[0].view = View::vector(&memory[0], Type::bf16, 64 * 16); },
+  refused([](auto& all) { all[0].view = View::vector(memory[0], Type::bf16, 64 * 16); },
           "operand a is 1024; it must be 64 x 16");
   refused([](auto& all) { all[0].view.strides[0] = 24; },
           "operand a has strides of 24, 1 elements; it must lie by rows without gaps, with strides of 16 and 1");
-  refused([](auto& all) { all[1].view = View::matrix(&memory[1], Type::bf16, 16, 48, Layout::column_major); },
+  refused([](auto& all) { all[1].view = View::matrix(memory[1], Type::bf16, 16, 48, Layout::column_major); },
           "operand b has strides of 1, 16 elements; it must lie by rows without gaps, with strides of 48 and 1");
   refused(
       [](auto& all) {
-        all[0].view = {&memory[0], Type::bf16, 3, {4, 16, 16}, {300, 16, 1}};
+        all[0].view = {memory[0], Type::bf16, 3, {4, 16, 16}, {300, 16, 1}};
       },
       "operand a is 4 x 16 x 16; it must be 64 x 16");
   refused([](auto& all) { all[0].view.dims = 5; }, "operand a has 5 extents; there may be 0 to 4");
@@ -125,7 +126,7 @@ TEST(Operands, ThatDoNotFitAreRefused) {
   refused([](auto& all) { all.push_back(all[0]); }, "operand a is given twice");
   refused([](auto& all) { all[2].name = "Bias"; },
           "operand Bias: this operator has none of that name; its operands are a, b, bias, out");
-  EXPECT_EQ(refusal(scaled, [](auto& all) { all[1].view = View::matrix(&memory[1], Type::e4m3, 16, 48); }),
+  EXPECT_EQ(refusal(scaled, [](auto& all) { all[1].view = View::matrix(memory[1], Type::e4m3, 16, 48); }),
             "operand b has strides of 48, 1 elements; it must lie by columns without gaps, with strides of 1 and 16");
   EXPECT_EQ(refusal(scaled, [](auto& all) { all.erase(all.begin() + 3); }),
             "operand b_scale is missing; this operator's operands are a, b, a_scale, b_scale, out");
@@ -139,7 +140,7 @@ TEST(Operands, LieAtTheProblemsLeadingDimensions) {
   std::vector<Operand> all = all_of(problem);
   EXPECT_EQ(all[0].view.strides[0], 24);
   const Addresses whole = rules.resolve(all);
-  all[0].view = {&memory[0], Type::bf16, 3, {4, 16, 16}, {16 * 24, 24, 1}};
+  all[0].view = {memory[0], Type::bf16, 3, {4, 16, 16}, {16 * 24, 24, 1}};
   EXPECT_EQ(rules.resolve(all), whole);
   const auto refused = [&](const std::function<void(std::vector<Operand>&)>& spoil, const std::string& message) {
     EXPECT_EQ(refusal(problem, spoil), message);
@@ -154,7 +155,7 @@ TEST(Operands, LieAtTheProblemsLeadingDimensions) {
           "operand out has strides of 50, 1 elements; it must lie by rows without gaps, with strides of 48 and 1");
   refused(
       [](auto& a) {
-        a[0].view = {&memory[0], Type::bf16, 3, {4, 16, 16}, {16 * 24 + 8, 24, 1}};
+        a[0].view = {memory[0], Type::bf16, 3, {4, 16, 16}, {16 * 24 + 8, 24, 1}};
       },
       "operand a is 4 x 16 x 16; it must be 64 x 16");
   problem.b_layout = Layout::column_major;
@@ -169,11 +170,11 @@ TEST(Operands, OfHugeExtentsAreRefused) {
   const auto refused = [](const View& a, const std::string& message) {
     EXPECT_EQ(refusal(with_bias, [&](auto& all) { all[0].view = a; }), message);
   };
-  refused({&memory[0], Type::bf16, 3, {big, 4, 16}, {64, 16, 1}},
+  refused({memory[0], Type::bf16, 3, {big, 4, 16}, {64, 16, 1}},
           "operand a is 4611686018427387920 x 4 x 16; it must be 64 x 16");
-  refused({&memory[0], Type::bf16, 3, {4, big, 16}, {256, 16, 1}},
+  refused({memory[0], Type::bf16, 3, {4, big, 16}, {256, 16, 1}},
           "operand a is 4 x 4611686018427387920 x 16; it must be 64 x 16");
-  refused({&memory[0], Type::bf16, 4, {2, big, 2, 16}, {64, 32, 16, 1}},
+  refused({memory[0], Type::bf16, 4, {2, big, 2, 16}, {64, 32, 16, 1}},
           "operand a is 2 x 4611686018427387920 x 2 x 16; it must be 64 x 16");
 }
 
@@ -184,9 +185,9 @@ TEST(Operands, RefusalsLeaveNothingBehind) {
   std::vector<Operand> bad = good;
   bad[1].view.extents[0] = 8;
   for (int i = 0; i < 2; ++i) EXPECT_THROW(rules.resolve(bad), Error);
-  EXPECT_EQ(rules.resolve(good).b, &memory[1]);
+  EXPECT_EQ(rules.resolve(good).b, memory[1]);
   for (int i = 0; i < 2; ++i) EXPECT_THROW(rules.resolve(bad), Error);
-  EXPECT_EQ(rules.resolve(good).b, &memory[1]);
+  EXPECT_EQ(rules.resolve(good).b, memory[1]);
 }
 
 }  // namespace

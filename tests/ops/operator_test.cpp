@@ -53,9 +53,9 @@ TEST(Operators, RefuseStreamsOnTheCpu) {
     GemmAllReduce op{world, {.m = 8, .n = 8, .k = 8, .type = Type::fp32}, on_cpu()};
     EXPECT_EQ(op.device(), Device::cpu);
     EXPECT_EQ(op.why_cpu(), "");
-    std::vector<float> x(64);
+    std::vector<float> x(64), y(64);
     const auto stream = reinterpret_cast<CudaStream>(x.data());  // never looked into
-    const std::vector<Operand> all{op.operand("a", x.data()), op.operand("b", x.data()), op.operand("out", x.data())};
+    const std::vector<Operand> all{op.operand("a", x.data()), op.operand("b", x.data()), op.operand("out", y.data())};
     EXPECT_NE(error_of([&] { op.run(all, stream); }).find("works on the CPU"), std::string::npos);
     EXPECT_NE(error_of([&] { op.synchronize(stream); }).find("stream of CUDA"), std::string::npos);
     op.synchronize();

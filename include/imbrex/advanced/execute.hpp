@@ -28,7 +28,8 @@ class TaskStream;
 using TaskMaker = std::function<std::unique_ptr<plan::TaskStream>()>;
 
 /// Where one rank's operands lie, as operands_of(problem) lists them; those that the problem has not are null. A
-/// simulated run takes none. An executor says where the memory must live (host memory for the CPU executor).
+/// simulated run takes none. An executor says where the memory must live (host memory for the CPU executor). No output
+/// overlaps another operand, which executors do not look for.
 struct Addresses {
   const void* a = nullptr;
   const void* b = nullptr;
@@ -53,6 +54,16 @@ struct Addresses {
   /// What blocks of a registered kind take beside operands, such as tables and indices; the kind says what it points
   /// to.
   const void* given = nullptr;
+
+  /// Where `a` lies in the place of a rank's rows of an output: memory that an epoch first copies its rows to, and
+  /// reads them from, as far apart as they are. Null: `a` is read where it lies, and no output overlaps it.
+  struct Aside {
+    void* memory = nullptr;
+    std::size_t rows = 0, row_bytes = 0, pitch = 0;  ///< of `a`, in bytes
+
+    bool operator==(const Aside&) const = default;
+  };
+  Aside aside{};
 
   bool operator==(const Addresses&) const = default;
 };

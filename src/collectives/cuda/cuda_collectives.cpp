@@ -45,8 +45,8 @@ void expect_apart(const void* in, std::size_t in_bytes, const void* out, std::si
                    "operand at {}: it must be aligned to its elements' {} bytes", p, element);
   const auto *first = static_cast<const std::byte*>(in), *to = static_cast<const std::byte*>(out);
   IMBREX_EXPECTS(first + in_bytes <= to || to + out_bytes <= first,
-                 "out at {} ({} bytes) overlaps in at {} ({} bytes): they must be apart, or one for an all-reduce", out,
-                 out_bytes, in, in_bytes);
+                 "out at {} ({} bytes) overlaps in at {} ({} bytes): they must be apart, or in place", out, out_bytes,
+                 in, in_bytes);
 }
 
 // SMs of the rank's GPU that has the fewest; all GPUs must run the kernels: chunks and slots lie where the number of
@@ -140,6 +140,12 @@ void CudaCollectives::expect_blocks(ExchangeKind kind, const void* in, const voi
   if (count == 0) return;
   const std::size_t element = size_of(type), bytes = static_cast<std::size_t>(count) * element;
   const bool gathers = kind == ExchangeKind::all_gather, sums = kind == ExchangeKind::reduce_scatter;
+  // In place, a thread has read what it writes: one operand is a block of the other.
+  const auto *from = static_cast<const std::byte*>(in), *to = static_cast<const std::byte*>(out);
+  const auto block = [&](const std::byte* part, const std::byte* whole) {
+    return part >= whole && part < whole + comm_.ranks * bytes && static_cast<std::size_t>(part - whole) % bytes == 0;
+  };
+  if ((gathers && block(from, to)) || (sums && block(to, from))) return expect_apart(in, 0, out, 0, element);
   expect_apart(in, bytes * (gathers ? 1 : comm_.ranks), out, bytes * (sums ? 1 : comm_.ranks), element);
 }
 

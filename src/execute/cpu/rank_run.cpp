@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstring>
 #include <exception>
 #include <thread>
 #include <utility>
@@ -25,6 +26,17 @@ std::shared_ptr<const Plan> expected(const World& world, std::shared_ptr<const P
     if (const std::string refusal = refusal_without_peer_access(*plan); !refusal.empty())
       throw Error(ErrorCode::invalid_input, refusal);
   return plan;
+}
+
+// Where A lies in an output: copies it, and returns the operands with the copy as A.
+Addresses with_a_aside(Addresses operands) {
+  const auto& [memory, rows, bytes, pitch] = operands.aside;
+  if (memory == nullptr) return operands;
+  for (std::size_t i = 0; i < rows; ++i)
+    std::memcpy(static_cast<std::byte*>(memory) + i * pitch, static_cast<const std::byte*>(operands.a) + i * pitch,
+                bytes);
+  operands.a = memory;
+  return operands;
 }
 
 void run_all(std::vector<std::unique_ptr<Worker>>& workers, std::atomic<bool>& stop) {
@@ -71,7 +83,7 @@ Report RankRun::run(const Addresses& operands, std::uint64_t epoch, std::span<co
   expect_given(operands, plan_->problem);
   world_.throw_if_failed();
   const double begin = base::monotonic_seconds();
-  memory_->enter(operands, epoch, counts);
+  memory_->enter(with_a_aside(operands), epoch, counts);
   memory_->stage_inputs();
   hold_back(epoch);
   std::vector<std::atomic<std::size_t>> heads(plan_->ranks[static_cast<std::size_t>(world_.rank())].queues.size());

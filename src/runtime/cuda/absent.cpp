@@ -38,6 +38,9 @@ namespace runtime {
 GpuSurvey survey_gpus_here() { return survey_gpus(); }
 
 DeviceMemory::DeviceMemory(std::size_t bytes) : bytes_(bytes) { throw Error(ErrorCode::invalid_input, absent); }
+std::unique_ptr<DeviceMemory> DeviceMemory::beside_captures(std::size_t bytes) {
+  return std::make_unique<DeviceMemory>(bytes);
+}
 void DeviceMemory::synchronize() {}
 void DeviceMemory::fill(unsigned char) {}
 void DeviceMemory::upload(const std::vector<std::byte>&) {}
@@ -50,6 +53,7 @@ int current_gpu() { return -1; }
 int multiprocessors_of(int) { return 0; }
 void select_gpu(int) {}
 void use_during_captures() {}
+bool is_captured(CUstream_st*, int) { return false; }
 bool on_gpu(const void*, int) { return false; }
 
 }  // namespace runtime

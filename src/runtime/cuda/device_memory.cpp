@@ -12,6 +12,19 @@ DeviceMemory::DeviceMemory(std::size_t bytes) : bytes_(bytes) {
   data_.reset(data, [](void* p) { cudaFree(p); });
 }
 
+std::unique_ptr<DeviceMemory> DeviceMemory::beside_captures(std::size_t bytes) {
+  // What may disturb a capture is refused while one in global mode is under way anywhere, and ends it.
+  struct Relaxed {
+    cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+    Relaxed() { cudaThreadExchangeStreamCaptureMode(&mode); }
+    ~Relaxed() { cudaThreadExchangeStreamCaptureMode(&mode); }
+    Relaxed(const Relaxed&) = delete;
+    Relaxed& operator=(const Relaxed&) = delete;
+  };
+  const Relaxed relaxed;
+  return std::make_unique<DeviceMemory>(bytes);
+}
+
 void DeviceMemory::synchronize() { IMBREX_CUDA_TRY(cudaDeviceSynchronize()); }
 
 void DeviceMemory::fill(unsigned char byte) {
@@ -61,6 +74,13 @@ void select_gpu(int gpu) { IMBREX_CUDA_TRY(cudaSetDevice(gpu)); }
 void use_during_captures() {
   cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
   IMBREX_CUDA_TRY(cudaThreadExchangeStreamCaptureMode(&mode));
+}
+
+bool is_captured(CUstream_st* stream, int gpu) {
+  select_gpu(gpu);
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  IMBREX_CUDA_TRY(cudaStreamIsCapturing(stream, &status));
+  return status != cudaStreamCaptureStatusNone;
 }
 
 bool on_gpu(const void* p, int gpu) {

@@ -5,6 +5,8 @@
 #include <memory>
 #include <vector>
 
+struct CUstream_st;
+
 namespace imbrex::runtime {
 
 /// Memory of the GPU that is the calling thread's. What its functions do is done when they return; they throw
@@ -16,6 +18,9 @@ class DeviceMemory {
   DeviceMemory(std::size_t bytes, std::shared_ptr<void> data) : data_(std::move(data)), bytes_(bytes) {}
   DeviceMemory(const DeviceMemory&) = delete;
   DeviceMemory& operator=(const DeviceMemory&) = delete;
+
+  /// As the constructor, where other threads may be capturing streams.
+  static std::unique_ptr<DeviceMemory> beside_captures(std::size_t bytes);
 
   /// Waits for all that this process has enqueued on the GPU.
   static void synchronize();
@@ -47,6 +52,9 @@ void select_gpu(int gpu);
 /// For a thread of the library's own: from now on it may use CUDA while others capture in global mode, as
 /// AsksDuringCaptures says.
 void use_during_captures();
+
+/// Whether a stream of that GPU, which becomes the calling thread's, is being captured.
+bool is_captured(CUstream_st* stream, int gpu);
 
 /// Whether `p` lies in memory that CUDA allocated on a GPU or manages. Throws Error(invalid_input) if it was allocated
 /// on another one than `gpu`.

@@ -170,9 +170,9 @@ TEST(GpuOperators, RefuseWhatTheyCannotTake) {
           [](World& world) {
             const OperatorOptions options = options_of(Strategy::fused, Transport::store, 0);
             Subject s(world, Operator::gemm_all_reduce, {64, 64, 64, Type::bf16}, options, false);
-            std::vector<std::byte> host(64 * 64 * 2);
+            std::vector<std::byte> host(64 * 64 * 2), out(host.size());
             const Stream stream(world);
-            EXPECT_THROW(s.op().run(s.operands(host.data(), host.data(), host.data()), stream), Error);
+            EXPECT_THROW(s.op().run(s.operands(host.data(), host.data(), out.data()), stream), Error);
             OperatorOptions other = options;
             other.cuda.heap_bytes *= 2;
             EXPECT_THROW(test::make_operator(world, Operator::gemm_all_reduce, {64, 64, 64, Type::bf16}, other), Error);

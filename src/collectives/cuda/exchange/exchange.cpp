@@ -37,7 +37,7 @@ void CudaCollectives::exchange(ExchangeKind kind, const void* in, void* out, std
   const std::size_t bytes = static_cast<std::size_t>(count) * size_of(type);
   if (comm_.ranks == 1 && !knobs.report) {
     IMBREX_CUDA_TRY(cudaSetDevice(device_));
-    IMBREX_CUDA_TRY(cudaMemcpyAsync(out, in, bytes, cudaMemcpyDeviceToDevice, stream));
+    if (out != in) IMBREX_CUDA_TRY(cudaMemcpyAsync(out, in, bytes, cudaMemcpyDeviceToDevice, stream));
     return;
   }
   // Stretches of blocks that the slots hold, one call each.

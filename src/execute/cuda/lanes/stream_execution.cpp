@@ -72,7 +72,7 @@ void StreamExecution::enqueue(const Addresses& operands, CudaStream stream) {
     looked_after_ = true;
   }
   stale_ = true;
-  launch(operands, stream, calls_.enter(stream) ? Call::captured : Call::direct);
+  put(operands, stream, calls_.enter(stream) ? Call::captured : Call::direct);
   calls_.leave(stream);
 }
 
@@ -80,7 +80,20 @@ void StreamExecution::enqueue(const Addresses& operands) {
   stale_ = true;
   cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
   IMBREX_CUDA_TRY(cudaStreamIsCapturing(stream(), &status));
-  launch(operands, stream(), status == cudaStreamCaptureStatusNone ? Call::direct : Call::paired);
+  put(operands, stream(), status == cudaStreamCaptureStatusNone ? Call::direct : Call::paired);
+}
+
+// The copy comes behind the call before, which may read what is overwritten.
+void StreamExecution::put(const Addresses& operands, cudaStream_t stream, Call call) {
+  const auto& [memory, rows, bytes, pitch] = operands.aside;
+  if (memory == nullptr) return launch(operands, stream, call);
+  if (pitch == bytes)
+    IMBREX_CUDA_TRY(cudaMemcpyAsync(memory, operands.a, rows * bytes, cudaMemcpyDeviceToDevice, stream));
+  else
+    IMBREX_CUDA_TRY(cudaMemcpy2DAsync(memory, pitch, operands.a, pitch, bytes, rows, cudaMemcpyDeviceToDevice, stream));
+  Addresses apart = operands;
+  apart.a = memory;
+  launch(apart, stream, call);
 }
 
 void StreamExecution::expect_stream(CudaStream stream) {

@@ -78,6 +78,9 @@ class StreamExecution : public Execution {
   StreamCalls& calls() { return calls_; }
 
  private:
+  /// Launches an epoch; where A lies in an output, copies it first.
+  void put(const Addresses& operands, cudaStream_t stream, Call call);
+
   StreamCalls& calls_;
   bool records_, looked_after_ = false;
   /// Captured epochs, kept from one call of time to the next.
