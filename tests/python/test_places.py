@@ -19,7 +19,6 @@ TESTS = (
     "test_declarations.py::test_torch_declares_the_same",
     "test_declarations.py::test_structures_are_those_of_the_header",
     "test_docs.py::test_torch_examples",
-    "test_vllm.py::test_asked_for",
 )
 
 
