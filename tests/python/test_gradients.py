@@ -230,3 +230,67 @@ def layers(sequence_parallel: bool, plan: bool) -> None:
 @pytest.mark.parametrize("plan", (False, True))
 def test_layers(ranks, sequence_parallel, plan):
     ranks.run(layers, sequence_parallel=sequence_parallel, plan=plan)
+
+
+def second_derivatives() -> None:
+    """A penalty on the gradient of a column-parallel layer's input, against the unsharded layer."""
+    group, rank = group_of(0, 1, 2, 3), dist.get_rank()
+    generator = generator_of(21)
+    x = torch.randn(TOKENS, HIDDEN, generator=generator, dtype=torch.float64)
+    w = torch.randn(WIDE, HIDDEN, generator=generator, dtype=torch.float64) / 4
+    wide = [x.clone().requires_grad_(), w.clone().requires_grad_()]
+    (slope,) = torch.autograd.grad((wide[0] @ wide[1].t()).pow(3).sum(), wide[0], create_graph=True)
+    slope.pow(2).sum().backward()
+    layer = it.nn.ColumnParallelLinear(HIDDEN, WIDE, group, dtype=torch.float32)
+    layer.weight.data.copy_(shards(w, 0))
+    mine = x.float().requires_grad_()
+    (slope,) = torch.autograd.grad(layer(mine).pow(3).sum(), mine, create_graph=True)
+    slope.pow(2).sum().backward()
+    for name, got, want in (
+        ("x", mine.grad, wide[0].grad),
+        ("w", layer.weight.grad, shards(wide[1].grad, 0)),
+    ):
+        off = (got.double() - want).abs().max() / want.abs().max()
+        assert off < 1e-4, f"second derivative, {name} on rank {rank}: {off} off"
+    # An all-reduce is linear: the second derivative goes through it, too.
+    y = torch.full((4,), rank + 1.0, requires_grad=True)
+    (slope,) = torch.autograd.grad(it.all_reduce(y, group).pow(3).sum(), y, create_graph=True)
+    assert torch.equal(slope, torch.full((4,), 300.0))  # 3 * 10^2, on every rank
+    # Every rank adds its own term: sum over ranks of 3 s^2 c, with c = 1, 2, 3, 4.
+    (second,) = torch.autograd.grad((slope * (rank + 1)).sum(), y)
+    assert torch.equal(second, torch.full((4,), 600.0)), second
+
+
+def test_second_derivatives(ranks):
+    ranks.run(second_derivatives)
+
+
+def second_derivatives_that_raise() -> None:
+    """Products have none, and never give a part of one: also where the gradient that comes in depends on nothing."""
+    group = group_of(0, 1, 2, 3)
+    a, w = torch.ones(8, 8), torch.ones(8, 8)
+    calls = {
+        "all_gather_matmul": lambda x, y: it.all_gather_matmul(x, y.t(), group),
+        "matmul_reduce_scatter": lambda x, y: it.matmul_reduce_scatter(x, y.t(), group),
+        "a codec": lambda x, y: it.matmul_reduce_scatter(x, y.t(), group, codec="int8"),
+        "matmul_all_reduce": lambda x, y: it.matmul_all_reduce(x, y.t(), group),
+        "matmul_all_to_all": lambda x, y: it.matmul_all_to_all(x, y.t(), group),
+        "a list": lambda x, y: it.all_gather_matmul(x, [y.t(), y.t()], group)[1],
+        "gathered": lambda x, y: it.all_gather_matmul(x, y.t(), group, return_gathered=True)[1],
+        "all_reduce_rms_norm": lambda x, y: it.all_reduce_rms_norm(x, None, y[0], 1e-5, group)[0],
+    }
+    for name, call in calls.items():
+        for loss in (torch.sum, lambda y: y.pow(2).sum()):
+            x, y = a.clone().requires_grad_(), w.clone().requires_grad_()
+            (slope,) = torch.autograd.grad(loss(call(x, y)), x, create_graph=True)
+            # Another term has derivatives, so that torch itself misses nothing.
+            with pytest.raises(RuntimeError, match="no second derivatives"):
+                (slope.pow(2).sum() + y.pow(2).sum() + x.pow(2).sum()).backward()
+            assert name
+        x, y = a.clone().requires_grad_(), w.clone().requires_grad_()
+        (slope,) = torch.autograd.grad(call(x, y).sum(), x)
+        assert not slope.requires_grad
+
+
+def test_second_derivatives_that_raise(ranks):
+    ranks.run(second_derivatives_that_raise)

@@ -3,22 +3,55 @@ Gradients of the operators. They lie in the front, so that calls without gradien
 
 A gradient that is the same on every rank, as that of an all-reduced result, counts once: the formulas are those of
 tensor-parallel layers, in which the ranks together hold one model.
+
+Products and norms have first derivatives only. What asks for a second one is told so, also where the first one's own
+gradients need none: A'B + AB' mixes both matrices.
 """
 
 # torch's Functions have signatures of their own.
-# mypy: disable-error-code="override"
+# mypy: disable-error-code="override,no-untyped-call"
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from .collect import exchange, gather, gather_products, reduce_scatter
 from .groups import process_group, size_of
+from .shapes import expect_out_dtype
 
 _ops = torch.ops.imbrex
+
+_TWICE = b"Imbrex' products and norms have no second derivatives: the first one was recorded, and asked for its own"
+
+
+def _once(backward: Callable[..., tuple[Any, ...]]) -> Callable[..., tuple[Any, ...]]:
+    """
+    A backward pass whose results raise where they are differentiated again.
+
+    torch's once_differentiable looks at the gradients that come in alone. A sum's do not depend on anything, yet the
+    gradient of A then depends on B, and a second derivative would come out without that part.
+    """
+
+    @functools.wraps(backward)
+    def once(ctx: Any, *grads: Any) -> tuple[Any, ...]:
+        if torch.compiler.is_dynamo_compiling():  # torch refuses second derivatives of compiled graphs itself
+            return backward(ctx, *grads)
+        with torch.no_grad():
+            results = backward(ctx, *grads)
+        if not torch.is_grad_enabled():
+            return results
+        # The gradient of one matrix alone depends on what comes in, a norm's on what it norms.
+        mixed = all(ctx.needs_input_grad[:2]) or getattr(ctx, "curved", False)
+        if not mixed and not any(isinstance(grad, Tensor) and grad.requires_grad for grad in grads):
+            return results
+        marked = [one.detach().requires_grad_() if isinstance(one, Tensor) else one for one in results]
+        return torch._C._functions.DelayedError(_TWICE, len(marked))(*marked)
+
+    return once
 
 
 def _lying(x: Tensor, dim: int) -> Tensor:
@@ -39,14 +72,24 @@ class AllGatherMatmul(torch.autograd.Function):
     """Y = gather(A) B: dA is the reduce-scatter of dY Bᵀ, dB the gathered Aᵀ dY."""
 
     @staticmethod
-    def forward(ctx: Any, a: Tensor, b: Tensor, bias: Tensor | None, group: str, dim: int) -> Tensor:
+    def forward(
+        ctx: Any,
+        a: Tensor,
+        b: Tensor,
+        bias: Tensor | None,
+        group: str,
+        dim: int,
+        scale_a: Tensor | None = None,
+        scale_b: Tensor | None = None,
+        out_dtype: torch.dtype | None = None,
+    ) -> Tensor:
         """The product."""
         ctx.save_for_backward(a, b)
-        ctx.group, ctx.dim, ctx.has_bias = group, dim, bias is not None
-        return _ops.all_gather_matmul(a, b, group, dim, bias)  # type: ignore[no-any-return]
+        ctx.group, ctx.dim = group, dim
+        return _ops.all_gather_matmul(a, b, group, dim, bias, scale_a, scale_b, out_dtype)  # type: ignore[no-any-return]
 
     @staticmethod
-    @once_differentiable
+    @_once
     def backward(ctx: Any, dy: Tensor) -> tuple[Any, ...]:
         """Gradients of a, b and bias."""
         a, b = ctx.saved_tensors
@@ -57,7 +100,7 @@ class AllGatherMatmul(torch.autograd.Function):
         if need_b:
             gathered = gather(a, ctx.group, ctx.dim)
             db = _weight_gradient(gathered.movedim(ctx.dim, 0), dy.movedim(ctx.dim, 0))
-        return da, db, _bias_gradient(dy) if need_bias else None, None, None
+        return da, db, _bias_gradient(dy) if need_bias else None, *[None] * (len(ctx.needs_input_grad) - 3)
 
 
 class GatherProducts(torch.autograd.Function):
@@ -72,7 +115,7 @@ class GatherProducts(torch.autograd.Function):
         return gathered, product
 
     @staticmethod
-    @once_differentiable
+    @_once
     def backward(ctx: Any, dgathered: Tensor, dy: Tensor) -> tuple[Any, ...]:
         """Gradients of a, b and bias."""
         gathered, b = ctx.saved_tensors
@@ -88,34 +131,47 @@ class GatherProducts(torch.autograd.Function):
 
 
 class MatmulReduceScatter(torch.autograd.Function):
-    """Y = scatter(sum of A B): dA is the gathered dY times Bᵀ, dB is Aᵀ times the gathered dY."""
+    """
+    Y = scatter(sum of A B): dA is the gathered dY times Bᵀ, dB is Aᵀ times the gathered dY.
+
+    Through a codec, too, whose errors the gradient does not know.
+    """
 
     @staticmethod
-    def forward(ctx: Any, a: Tensor, b: Tensor, bias: Tensor | None, group: str, dim: int) -> Tensor:
+    def forward(
+        ctx: Any,
+        a: Tensor,
+        b: Tensor,
+        bias: Tensor | None,
+        group: str,
+        dim: int,
+        scale_a: Tensor | None,
+        scale_b: Tensor | None,
+        out_dtype: torch.dtype | None,
+        codec: str | None,
+        tolerance: float | None,
+    ) -> Tensor:
         """The product."""
         ctx.save_for_backward(a, b)
         ctx.group, ctx.dim = group, dim
-        return _ops.matmul_reduce_scatter(a, b, group, dim, bias)  # type: ignore[no-any-return]
+        if tolerance is not None:
+            return scattered(a, b, bias, group, dim, out_dtype, codec, tolerance)
+        return _ops.matmul_reduce_scatter(a, b, group, dim, bias, scale_a, scale_b, out_dtype, codec)  # type: ignore[no-any-return]
 
     @staticmethod
-    @once_differentiable
+    @_once
     def backward(ctx: Any, dy: Tensor) -> tuple[Any, ...]:
         """Gradients of a, b and bias."""
-        return scattered_gradients(ctx, dy)
-
-
-def scattered_gradients(ctx: Any, dy: Tensor) -> tuple[Any, ...]:
-    """Gradients of a scattered sum of products."""
-    a, b = ctx.saved_tensors
-    need_a, need_b, need_bias = ctx.needs_input_grad[:3]
-    dim = ctx.dim
-    dy = _lying(dy, dim)
-    if not need_b and not need_bias:
-        return _ops.all_gather_matmul(dy, b.t(), ctx.group, dim), None, None, None, None
-    gathered, products = gather_products(dy, [b.t()] if need_a else [], ctx.group, dim, [None] if need_a else [])
-    rows = gathered.movedim(dim, 0)
-    db = _weight_gradient(a.movedim(dim, 0), rows) if need_b else None
-    return products[0] if need_a else None, db, _bias_gradient(rows) if need_bias else None, None, None
+        a, b = ctx.saved_tensors
+        need_a, need_b, need_bias = ctx.needs_input_grad[:3]
+        none, dim = [None] * 7, ctx.dim
+        dy = _lying(dy, dim)
+        if not need_b and not need_bias:
+            return _ops.all_gather_matmul(dy, b.t(), ctx.group, dim), None, None, *none
+        gathered, products = gather_products(dy, [b.t()] if need_a else [], ctx.group, dim, [None] if need_a else [])
+        rows = gathered.movedim(dim, 0)
+        db = _weight_gradient(a.movedim(dim, 0), rows) if need_b else None
+        return products[0] if need_a else None, db, _bias_gradient(rows) if need_bias else None, *none
 
 
 class MatmulAllReduce(torch.autograd.Function):
@@ -128,69 +184,56 @@ class MatmulAllReduce(torch.autograd.Function):
         b: Tensor,
         bias: Tensor | None,
         group: str,
+        scale_a: Tensor | None,
+        scale_b: Tensor | None,
+        out_dtype: torch.dtype | None,
         codec: str | None,
         tolerance: float | None,
     ) -> Tensor:
         """The product."""
         ctx.save_for_backward(a, b)
-        return summed(a, b, bias, group, codec, tolerance)
+        if tolerance is not None:
+            return summed(a, b, bias, group, out_dtype, codec, tolerance)
+        return _ops.matmul_all_reduce(a, b, group, 0, bias, scale_a, scale_b, out_dtype, codec)  # type: ignore[no-any-return]
 
     @staticmethod
-    @once_differentiable
+    @_once
     def backward(ctx: Any, dy: Tensor) -> tuple[Any, ...]:
         """Gradients of a, b and bias."""
         a, b = ctx.saved_tensors
         need_a, need_b, need_bias = ctx.needs_input_grad[:3]
         da = torch.matmul(dy, b.t()) if need_a else None
         db = _weight_gradient(a, dy) if need_b else None
-        return da, db, _bias_gradient(dy) if need_bias else None, None, None, None
+        return da, db, _bias_gradient(dy) if need_bias else None, *[None] * 6
 
 
-class CodedReduceScatter(torch.autograd.Function):
-    """As MatmulReduceScatter, through a codec, whose errors the gradient does not know."""
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        a: Tensor,
-        b: Tensor,
-        bias: Tensor | None,
-        group: str,
-        dim: int,
-        codec: str | None,
-        tolerance: float | None,
-    ) -> Tensor:
-        """The product."""
-        ctx.save_for_backward(a, b)
-        ctx.group, ctx.dim = group, dim
-        return coded_scatter(a, b, bias, group, dim, codec, tolerance)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, dy: Tensor) -> tuple[Any, ...]:
-        """Gradients of a, b and bias."""
-        return (*scattered_gradients(ctx, dy), None, None)
-
-
-def summed(a: Tensor, b: Tensor, bias: Tensor | None, group: str, codec: str | None, tolerance: float | None) -> Tensor:
-    """
-    The product, summed over the ranks; through a codec where there is one.
-
-    The library's operator takes no tolerance: where there is one, the all-reduce comes behind the product.
-    """
-    if tolerance is None:
-        return _ops.matmul_all_reduce(a, b, group, 0, bias, codec=codec)  # type: ignore[no-any-return]
+def summed(
+    a: Tensor,
+    b: Tensor,
+    bias: Tensor | None,
+    group: str,
+    out_dtype: torch.dtype | None,
+    codec: str | None,
+    tolerance: float,
+) -> Tensor:
+    """The product, summed over the ranks: the library's operator takes no tolerance, so the all-reduce comes behind."""
+    expect_out_dtype(a.dtype, out_dtype)
     result: Tensor = _ops.all_reduce(torch.matmul(a, b), group, codec, tolerance)
     return result if bias is None else result + bias
 
 
-def coded_scatter(
-    a: Tensor, b: Tensor, bias: Tensor | None, group: str, dim: int, codec: str | None, tolerance: float | None
+def scattered(
+    a: Tensor,
+    b: Tensor,
+    bias: Tensor | None,
+    group: str,
+    dim: int,
+    out_dtype: torch.dtype | None,
+    codec: str | None,
+    tolerance: float,
 ) -> Tensor:
-    """The rank's own part of the product that is summed through a codec."""
-    if tolerance is None:
-        return _ops.matmul_reduce_scatter(a, b, group, dim, bias, codec=codec)  # type: ignore[no-any-return]
-    whole = summed(a, b, bias, group, codec, tolerance)
+    """The rank's own part of that sum."""
+    whole = summed(a, b, bias, group, out_dtype, codec, tolerance)
     part = whole.shape[dim] // size_of(group)
     return whole.narrow(dim, process_group(group).rank() * part, part).contiguous()
 
@@ -199,14 +242,23 @@ class MatmulAllToAll(torch.autograd.Function):
     """Y = exchange(A B): dY goes back whence it came."""
 
     @staticmethod
-    def forward(ctx: Any, a: Tensor, b: Tensor, bias: Tensor | None, group: str) -> Tensor:
+    def forward(
+        ctx: Any,
+        a: Tensor,
+        b: Tensor,
+        bias: Tensor | None,
+        group: str,
+        scale_a: Tensor | None,
+        scale_b: Tensor | None,
+        out_dtype: torch.dtype | None,
+    ) -> Tensor:
         """The product."""
         ctx.save_for_backward(a, b)
         ctx.group = group
-        return _ops.matmul_all_to_all(a, b, group, 0, bias)  # type: ignore[no-any-return]
+        return _ops.matmul_all_to_all(a, b, group, 0, bias, scale_a, scale_b, out_dtype)  # type: ignore[no-any-return]
 
     @staticmethod
-    @once_differentiable
+    @_once
     def backward(ctx: Any, dy: Tensor) -> tuple[Any, ...]:
         """Gradients of a, b and bias."""
         a, b = ctx.saved_tensors
@@ -214,7 +266,7 @@ class MatmulAllToAll(torch.autograd.Function):
         back = exchange(dy, ctx.group)
         da = torch.matmul(back, b.t()) if need_a else None
         db = _weight_gradient(a, back) if need_b else None
-        return da, db, _bias_gradient(back) if need_bias else None, None
+        return da, db, _bias_gradient(back) if need_bias else None, *[None] * 4
 
 
 class AllReduce(torch.autograd.Function):
@@ -223,13 +275,35 @@ class AllReduce(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, group: str, codec: str | None, tolerance: float | None, report: bool) -> Tensor:
         """The sum."""
+        ctx.group = group
         return _ops.all_reduce(x, group, codec, tolerance, report)  # type: ignore[no-any-return]
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, dy: Tensor) -> tuple[Any, ...]:
-        """The gradient of x."""
-        return dy, None, None, None, None
+        """The gradient of x, which can be differentiated again."""
+        return Shared.apply(dy, ctx.group) if _is_recorded(dy) else dy, None, None, None, None
+
+
+class Shared(torch.autograd.Function):
+    """Y = X, the same on every rank; each uses it in its own way, so that dX is the sum of dY."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, group: str) -> Tensor:
+        """X itself."""
+        ctx.group = group
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor) -> tuple[Any, ...]:
+        """The sum over the ranks, which can be differentiated again."""
+        dy = dy.contiguous()
+        if _is_recorded(dy):
+            return AllReduce.apply(dy, ctx.group, None, None, False), None
+        return _ops.all_reduce(dy, ctx.group), None
+
+
+def _is_recorded(dy: Tensor) -> bool:
+    return torch.is_grad_enabled() and dy.requires_grad and not torch.compiler.is_dynamo_compiling()
 
 
 class AllReduceRmsNorm(torch.autograd.Function):
@@ -242,11 +316,11 @@ class AllReduceRmsNorm(torch.autograd.Function):
         """The normalised rows and the sum."""
         y, s = _ops.all_reduce_rms_norm(x, residual, weight, eps, group)
         ctx.save_for_backward(s, weight)
-        ctx.eps = eps
+        ctx.eps, ctx.curved = eps, True
         return y, s
 
     @staticmethod
-    @once_differentiable
+    @_once
     def backward(ctx: Any, dy: Tensor, ds: Tensor) -> tuple[Any, ...]:
         """Gradients of x, residual and weight, computed in fp32."""
         s, weight = ctx.saved_tensors

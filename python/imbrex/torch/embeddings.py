@@ -11,12 +11,14 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.autograd import forward_ad
 from torch.autograd.function import once_differentiable
 
 from .._arrays import Array
 from .._embeddings import EmbeddingAllToAll, EmbeddingShard, EmbeddingTable
 from .._errors import InvalidInput
 from .groups import Group, connect, process_group, world_of
+from .recording import has_tangent
 from .shapes import stream_of
 
 _TEXT = 512  # bytes of a refusal that the other ranks are told
@@ -245,6 +247,8 @@ class ShardedEmbeddingBag(nn.Module):
                     _tensor(name, one)
             if bags.per_sample_weights is not None and bags.per_sample_weights.requires_grad:
                 raise InvalidInput("per_sample_weights requires a gradient, and gets none: give it detached")
+            if forward_ad._current_level >= 0 and has_tangent(bags.per_sample_weights):
+                raise InvalidInput("per_sample_weights has a forward-mode tangent, and gives none: give it detached")
             out = torch.empty(self._part(bags), self._op.width, device=self.device, dtype=self.output_dtype)
             rows = self._rows()
         except InvalidInput as error:

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.fx.node import has_side_effect
 
 from .._errors import InvalidInput
 from . import extension
@@ -87,6 +88,16 @@ def _nothing(*args: Any, **kwargs: Any) -> None:
     return None
 
 
+def keep_in_graphs(operator: Any) -> None:
+    """
+    Tells torch.compile that a call is there for the other ranks, too, and stays where its result is not used.
+
+    Otherwise a rank that makes nothing of a sum would leave the call out, and the others would wait for it.
+    """
+    has_side_effect(operator)
+    has_side_effect(operator.default)
+
+
 def register() -> None:
     """Tells torch; once."""
     global _registered
@@ -106,3 +117,4 @@ def register() -> None:
         else:
             fake = _product(name.removesuffix("_plain"))
         torch.library.register_fake(f"imbrex::{name}", fake)
+        keep_in_graphs(getattr(torch.ops.imbrex, name))

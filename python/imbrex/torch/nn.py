@@ -9,26 +9,12 @@ import torch
 from torch import Tensor, nn
 
 from .._errors import InvalidInput
+from .autograd import Shared
 from .embeddings import Bags, ShardedEmbeddingBag
 from .groups import Group, name_of, process_group
 from .ops import all_gather_matmul, matmul_all_reduce, matmul_reduce_scatter
 
 __all__ = ["Bags", "ColumnParallelLinear", "RowParallelLinear", "ShardedEmbeddingBag"]
-
-
-class _Forward(torch.autograd.Function):
-    """The same on every rank on the way forward; gradients are summed on the way back."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, group: str) -> Tensor:
-        """X itself."""
-        ctx.group = group
-        return x.view_as(x)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
-        """The sum over the ranks."""
-        return torch.ops.imbrex.all_reduce(grads[0].contiguous(), ctx.group), None
 
 
 class _Parallel(nn.Module):
@@ -137,7 +123,7 @@ class ColumnParallelLinear(_Parallel):
         if self.sequence_parallel:
             return all_gather_matmul(x, self.weight.t(), self.group_name, gather_dim=self.sequence_dim, bias=self.bias)
         if torch.is_grad_enabled() and x.requires_grad:
-            x = _Forward.apply(x, self.group_name)  # type: ignore[no-untyped-call]
+            x = Shared.apply(x, self.group_name)  # type: ignore[no-untyped-call]
         return nn.functional.linear(x, self.weight, self.bias)
 
 

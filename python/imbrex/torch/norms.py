@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.fx import Graph, Node
 
-from .sums import put, replaces, reshaped, value
+from .sums import clean, put, replaces, reshaped, value
 
 _aten = torch.ops.aten
 _convert = torch.ops.prims.convert_element_type.default
@@ -100,6 +100,7 @@ def _residual(total: Node) -> tuple[Node, Node] | None:
 def rewrite(graph: Graph) -> None:
     """Each product with its all-reduce that a norm follows takes the norm in."""
     ops = torch.ops.imbrex_graph
+    unwanted: set[Node] = set()
     for node in graph.find_nodes(op="call_function", target=ops.matmul_all_reduce.default):
         seen = _only_user(node)
         shaped = seen if seen is not None and seen.target in _VIEWS else node
@@ -121,7 +122,9 @@ def rewrite(graph: Graph) -> None:
             one.meta["val"] = new.meta["val"][i]
             outputs.append(reshaped(graph, before, one, value(old).shape))
         if not all(replaces(mine, old) for mine, old in zip(outputs, (norm.result, total), strict=True)):
+            unwanted.add(new)
             continue
+        unwanted.add(node)
         norm.result.replace_all_uses_with(outputs[0])
         total.replace_all_uses_with(outputs[1])
-    graph.eliminate_dead_code()
+    clean(graph, unwanted)

@@ -8,17 +8,25 @@ from typing import Any, Literal, NoReturn, overload
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from .._errors import InvalidInput
-from . import autograd, extension
-from .collect import gather_products
+from . import autograd, extension, tangents
 from .groups import Group, name_of
+from .lists import list_of_products
+from .recording import (
+    expect_no_gradient_of_8_bits,
+    expect_writable,
+    has_tangent,
+    needs_gradient,
+    refuse_out,
+    written,
+)
 
 _ops = torch.ops.imbrex
 
 
 # Looked up once: a call costs a few microseconds altogether.
-_is_grad_enabled = torch.is_grad_enabled
 _all_gather_matmul, _all_gather_matmul_out = _ops.all_gather_matmul.default, _ops.all_gather_matmul_out.default
 _reduce_scatter, _reduce_scatter_out = _ops.matmul_reduce_scatter.default, _ops.matmul_reduce_scatter_out.default
 _all_reduce, _all_reduce_out = _ops.matmul_all_reduce.default, _ops.matmul_all_reduce_out.default
@@ -53,24 +61,24 @@ for _name in ("all_gather_matmul", "matmul_reduce_scatter", "matmul_all_reduce",
         _unrecorded.impl(_name + _suffix, torch.library.fallthrough_kernel, "Autograd")
 
 
-def needs_gradient(a: Tensor, b: Tensor, bias: Tensor | None) -> bool:
-    """Whether a call with these tensors is to be recorded."""
-    return _is_grad_enabled() and (a.requires_grad or b.requires_grad or (bias is not None and bias.requires_grad))
-
-
-def refuse_out(out: Tensor | None) -> None:
-    """Raises InvalidInput where an output is given to a call that is recorded."""
-    if out is not None:
-        raise InvalidInput("out: what is written into it has no gradient; call without it, or under torch.no_grad()")
-
-
-def _raise_for_others(error: AttributeError, a: Any, b: Any, bias: Any) -> NoReturn:
+def _raise_for_others(error: AttributeError, a: Any, b: Any, bias: Any, out: Any) -> NoReturn:
     """Raises InvalidInput where one of them is no tensor, which is looked at once a call has failed, else the error."""
-    for name, given in (("a", a), ("b", b), ("bias", bias)):
+    for name, given in (("a", a), ("b", b), ("bias", bias), ("out", out)):
         for one in given if isinstance(given, (list, tuple)) and name != "a" else (given,):
             if one is not None and not isinstance(one, Tensor):
                 raise InvalidInput(f"{name} is of type {type(one).__name__}: it must be a torch.Tensor") from None
     raise error
+
+
+def _have_tangents(a: Any, b: Any, bias: Any, scale_a: Any, scale_b: Any) -> bool:
+    several = [one for given in (b, bias, scale_b) if isinstance(given, (list, tuple)) for one in given]
+    return has_tangent(a, b, bias, scale_a, scale_b, *several)
+
+
+def _expect_recorded(a: Tensor, b: Tensor, scale_a: Tensor | None, scale_b: Tensor | None, out: Any) -> None:
+    """Raises InvalidInput where a call that is recorded asks for what has no gradient."""
+    refuse_out(out)
+    expect_no_gradient_of_8_bits(a, b, scale_a, (scale_b,))
 
 
 def _dimension(dim: int, a: Tensor, name: str) -> int:
@@ -184,16 +192,24 @@ def all_gather_matmul(
     if gather_dim:
         gather_dim = _dimension(gather_dim, a, "gather_dim")
     try:
+        if forward_ad._current_level >= 0 and _have_tangents(a, b, bias, scale_a, scale_b):
+            refuse_out(out)
+            options: dict[str, Any] = {"return_gathered": return_gathered, "out_dtype": out_dtype}
+            along, scales = {"gather_dim": gather_dim}, (scale_a, scale_b)
+            return tangents.product(all_gather_matmul, a, b, name, bias, scales, along, options)
         if not isinstance(b, Tensor):
-            return _list_of_products(a, list(b), name, gather_dim, bias, return_gathered, scale_a, scale_b, out)
+            return list_of_products(
+                a, list(b), name, gather_dim, bias, return_gathered, scale_a, scale_b, out_dtype, out
+            )
         if return_gathered:
-            gathered, products = _list_of_products(
-                a, [b], name, gather_dim, [bias], True, scale_a, [scale_b], None if out is None else [out]
+            outs = None if out is None else [out]
+            gathered, products = list_of_products(
+                a, [b], name, gather_dim, [bias], True, scale_a, [scale_b], out_dtype, outs
             )
             return gathered, products[0]
         if (a.requires_grad or b.requires_grad or bias is not None) and needs_gradient(a, b, bias):
-            refuse_out(out)
-            return autograd.AllGatherMatmul.apply(a, b, bias, name, gather_dim)
+            _expect_recorded(a, b, scale_a, scale_b, out)
+            return autograd.AllGatherMatmul.apply(a, b, bias, name, gather_dim, scale_a, scale_b, out_dtype)
         if (
             not gather_dim
             and bias is None
@@ -204,71 +220,22 @@ def all_gather_matmul(
         ):
             if out is None:
                 return _all_gather_matmul_plain(a, b, name)
+            expect_writable(out)
             _all_gather_matmul_plain_out(a, b, name, out)
+            written(out)
             return out
+        if scale_a is not None:
+            expect_no_gradient_of_8_bits(a, b, scale_a, (scale_b,))
         if out is None:
             return _all_gather_matmul(a, b, name, gather_dim, bias, scale_a, scale_b, out_dtype)
+        expect_writable(out)
         _all_gather_matmul_out(a, b, name, gather_dim, bias, scale_a, scale_b, out=out)
+        written(out)
         return out
     except RuntimeError as error:
         extension.raise_for(error)
     except AttributeError as error:
-        _raise_for_others(error, a, b, bias)
-
-
-def _list_of_products(
-    a: Tensor,
-    bs: list[Tensor],
-    name: str,
-    dim: int,
-    biases: Any,
-    return_gathered: bool,
-    scale_a: Tensor | None,
-    scales_b: Any,
-    out: Any,
-) -> Any:
-    """The products of one gathered A, and that A where it is asked for."""
-    count = len(bs)
-    if count == 0:
-        raise InvalidInput("b is an empty list: it must hold one tensor or more")
-    given = {"bias": biases, "scale_b": scales_b, "out": out}
-    lists: dict[str, list[Any]] = {key: [None] * count if one is None else list(one) for key, one in given.items()}
-    for key, one in lists.items():
-        if len(one) != count:
-            raise InvalidInput(f"{key} has {len(one)} elements, b {count}: it must have as many")
-    if scale_a is not None or a.dtype == torch.float8_e4m3fn:
-        # Products of 8-bit floats with scales are the library's own: one operator each.
-        from .collect import gather
-
-        results = [
-            _all_gather_matmul(a, b, name, dim, bias, scale_a, scale_b)
-            for b, bias, scale_b in zip(bs, lists["bias"], lists["scale_b"], strict=True)
-        ]
-        gathered = gather(a, name, dim) if return_gathered else None
-    elif any(needs_gradient(a, b, bias) for b, bias in zip(bs, lists["bias"], strict=True)):
-        refuse_out(out)
-        pairs = [
-            autograd.GatherProducts.apply(a, b, bias, name, dim)
-            if return_gathered and i == 0
-            else (None, autograd.AllGatherMatmul.apply(a, b, bias, name, dim))
-            for i, (b, bias) in enumerate(zip(bs, lists["bias"], strict=True))
-        ]
-        gathered, results = pairs[0][0], [product for _, product in pairs]
-    else:
-        for b in bs:
-            if b.dim() != 2 or b.shape[0] != a.shape[-1] or b.dtype != a.dtype or b.device != a.device:
-                raise InvalidInput(
-                    f"b is {tuple(b.shape)} of {b.dtype} on {b.device}, a {tuple(a.shape)} of {a.dtype} on {a.device}: "
-                    "a's last dimension must be b's first, of one dtype, on one device"
-                )
-        gathered, results = gather_products(a, bs, name, dim, lists["bias"], keep=return_gathered)
-    if out is not None:
-        for target, result in zip(out, results, strict=True):
-            if target.shape != result.shape:
-                raise InvalidInput(f"out is {tuple(target.shape)}: it must be {tuple(result.shape)}")
-            target.copy_(result)
-        results = list(out)
-    return (gathered, results) if return_gathered else results
+        _raise_for_others(error, a, b, bias, out)
 
 
 def matmul_reduce_scatter(
@@ -316,15 +283,20 @@ def matmul_reduce_scatter(
     if scatter_dim:
         scatter_dim = _dimension(scatter_dim, a, "scatter_dim")
     try:
-        if tolerance is not None:
-            _refuse_scales(scale_a, scale_b)
-        if (a.requires_grad or b.requires_grad or bias is not None) and needs_gradient(a, b, bias):
+        if forward_ad._current_level >= 0 and _have_tangents(a, b, bias, scale_a, scale_b):
             refuse_out(out)
-            if codec is None and tolerance is None:
-                return autograd.MatmulReduceScatter.apply(a, b, bias, name, scatter_dim)
-            return autograd.CodedReduceScatter.apply(a, b, bias, name, scatter_dim, codec, tolerance)
+            options = {"codec": codec, "tolerance": tolerance, "out_dtype": out_dtype}
+            along, scales = {"scatter_dim": scatter_dim}, (scale_a, scale_b)
+            return tangents.product(matmul_reduce_scatter, a, b, name, bias, scales, along, options)
         if tolerance is not None:
-            return _into(autograd.coded_scatter(a, b, bias, name, scatter_dim, codec, tolerance), out)
+            _expect_for_tolerance(scale_a, scale_b, out)
+        if (a.requires_grad or b.requires_grad or bias is not None) and needs_gradient(a, b, bias):
+            _expect_recorded(a, b, scale_a, scale_b, out)
+            return autograd.MatmulReduceScatter.apply(
+                a, b, bias, name, scatter_dim, scale_a, scale_b, out_dtype, codec, tolerance
+            )
+        if tolerance is not None:
+            return _into(autograd.scattered(a, b, bias, name, scatter_dim, out_dtype, codec, tolerance), out)
         if (
             not scatter_dim
             and bias is None
@@ -336,21 +308,29 @@ def matmul_reduce_scatter(
         ):
             if out is None:
                 return _reduce_scatter_plain(a, b, name)
+            expect_writable(out)
             _reduce_scatter_plain_out(a, b, name, out)
+            written(out)
             return out
+        if scale_a is not None:
+            expect_no_gradient_of_8_bits(a, b, scale_a, (scale_b,))
         if out is None:
             return _reduce_scatter(a, b, name, scatter_dim, bias, scale_a, scale_b, out_dtype, codec)
+        expect_writable(out)
         _reduce_scatter_out(a, b, name, scatter_dim, bias, scale_a, scale_b, codec, out=out)
+        written(out)
         return out
     except RuntimeError as error:
         extension.raise_for(error)
     except AttributeError as error:
-        _raise_for_others(error, a, b, bias)
+        _raise_for_others(error, a, b, bias, out)
 
 
-def _refuse_scales(scale_a: Tensor | None, scale_b: Tensor | None) -> None:
+def _expect_for_tolerance(scale_a: Tensor | None, scale_b: Tensor | None, out: Tensor | None) -> None:
     if scale_a is not None or scale_b is not None:
         raise InvalidInput("tolerance: not with scale_a and scale_b")
+    if out is not None:
+        expect_writable(out)
 
 
 def _into(result: Tensor, out: Tensor | None) -> Tensor:
@@ -404,13 +384,17 @@ def matmul_all_reduce(
     """
     name = group if type(group) is str else name_of(group)
     try:
-        if tolerance is not None:
-            _refuse_scales(scale_a, scale_b)
-        if (a.requires_grad or b.requires_grad or bias is not None) and needs_gradient(a, b, bias):
+        if forward_ad._current_level >= 0 and _have_tangents(a, b, bias, scale_a, scale_b):
             refuse_out(out)
-            return autograd.MatmulAllReduce.apply(a, b, bias, name, codec, tolerance)
+            options = {"codec": codec, "tolerance": tolerance, "out_dtype": out_dtype}
+            return tangents.product(matmul_all_reduce, a, b, name, bias, (scale_a, scale_b), {}, options)
         if tolerance is not None:
-            return _into(autograd.summed(a, b, bias, name, codec, tolerance), out)
+            _expect_for_tolerance(scale_a, scale_b, out)
+        if (a.requires_grad or b.requires_grad or bias is not None) and needs_gradient(a, b, bias):
+            _expect_recorded(a, b, scale_a, scale_b, out)
+            return autograd.MatmulAllReduce.apply(a, b, bias, name, scale_a, scale_b, out_dtype, codec, tolerance)
+        if tolerance is not None:
+            return _into(autograd.summed(a, b, bias, name, out_dtype, codec, tolerance), out)
         if (
             bias is None
             and scale_a is None
@@ -421,16 +405,22 @@ def matmul_all_reduce(
         ):
             if out is None:
                 return _all_reduce_plain(a, b, name)
+            expect_writable(out)
             _all_reduce_plain_out(a, b, name, out)
+            written(out)
             return out
+        if scale_a is not None:
+            expect_no_gradient_of_8_bits(a, b, scale_a, (scale_b,))
         if out is None:
             return _all_reduce(a, b, name, 0, bias, scale_a, scale_b, out_dtype, codec)
+        expect_writable(out)
         _all_reduce_out(a, b, name, 0, bias, scale_a, scale_b, codec, out=out)
+        written(out)
         return out
     except RuntimeError as error:
         extension.raise_for(error)
     except AttributeError as error:
-        _raise_for_others(error, a, b, bias)
+        _raise_for_others(error, a, b, bias, out)
 
 
 def matmul_all_to_all(
@@ -469,19 +459,29 @@ def matmul_all_to_all(
     """
     name = group if type(group) is str else name_of(group)
     try:
-        if (a.requires_grad or b.requires_grad or bias is not None) and needs_gradient(a, b, bias):
+        if forward_ad._current_level >= 0 and _have_tangents(a, b, bias, scale_a, scale_b):
             refuse_out(out)
-            return autograd.MatmulAllToAll.apply(a, b, bias, name)
+            options = {"out_dtype": out_dtype}
+            return tangents.product(matmul_all_to_all, a, b, name, bias, (scale_a, scale_b), {}, options)
+        if (a.requires_grad or b.requires_grad or bias is not None) and needs_gradient(a, b, bias):
+            _expect_recorded(a, b, scale_a, scale_b, out)
+            return autograd.MatmulAllToAll.apply(a, b, bias, name, scale_a, scale_b, out_dtype)
         if bias is None and scale_a is None and scale_b is None and out_dtype is None and not _is_traced():
             if out is None:
                 return _all_to_all_plain(a, b, name)
+            expect_writable(out)
             _all_to_all_plain_out(a, b, name, out)
+            written(out)
             return out
+        if scale_a is not None:
+            expect_no_gradient_of_8_bits(a, b, scale_a, (scale_b,))
         if out is None:
             return _all_to_all(a, b, name, 0, bias, scale_a, scale_b, out_dtype)
+        expect_writable(out)
         _all_to_all_out(a, b, name, 0, bias, scale_a, scale_b, out=out)
+        written(out)
         return out
     except RuntimeError as error:
         extension.raise_for(error)
     except AttributeError as error:
-        _raise_for_others(error, a, b, bias)
+        _raise_for_others(error, a, b, bias, out)

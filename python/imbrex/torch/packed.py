@@ -8,6 +8,7 @@ from torch import Tensor
 from .._packed import PackedLayout, PackedProduct
 from .._packed import put_back as _put_back
 from .groups import Group, connect, world_of
+from .recording import expect_writable, refuse_tangents, written
 from .shapes import stream_of
 
 
@@ -37,13 +38,15 @@ def matmul_all_reduce_packed(
         >>> y, layout = imbrex.torch.matmul_all_reduce_packed(h, weight.t(), group)
         >>> z, residual = imbrex.torch.put_back("rms_norm", y, layout, weight=norm.weight, residual=residual)
     """
-    stream = stream_of(a)
-    product = PackedProduct(
-        a.detach(), b.detach(), world_of(connect(group, device=a.device if a.is_cuda else None)), bias, stream
-    )
+    refuse_tangents("matmul_all_reduce_packed", a, b, bias)
+    if out is not None:
+        expect_writable(out)
+    stream, world = stream_of(a), world_of(connect(group, device=a.device if a.is_cuda else None))
+    product = PackedProduct(a.detach(), b.detach(), world, None if bias is None else bias.detach(), stream)
     if out is None:
         out = a.new_empty(product.layout.packed_shape)
-    product.run(out, stream)
+    product.run(out.detach(), stream)
+    written(out)
     return out, product.layout
 
 
@@ -85,11 +88,19 @@ def put_back(
         >>> z = imbrex.torch.put_back("gelu", y, layout)
     """
     rows, cols = layout.shape
+    refuse_tangents("put_back", packed, weight, residual, bias)
+    for name, one in (("out", out), ("residual_out", residual_out)):
+        if one is not None:
+            expect_writable(one, name)
     if out is None:
         out = packed.new_empty((rows, cols // 2 if operation == "silu_multiply" else cols))
     if residual is not None and residual_out is None:
         residual_out = torch.empty_like(residual)
     given = {"weight": weight, "residual": residual, "bias": bias, "residual_out": residual_out}
     tensors = {name: None if tensor is None else tensor.detach() for name, tensor in given.items()}
-    _put_back(operation, packed.detach(), layout, eps=eps, out=out, stream=stream_of(packed), **tensors)
-    return out if residual_out is None else (out, residual_out)
+    _put_back(operation, packed.detach(), layout, eps=eps, out=out.detach(), stream=stream_of(packed), **tensors)
+    written(out)
+    if residual_out is None:
+        return out
+    written(residual_out)
+    return out, residual_out

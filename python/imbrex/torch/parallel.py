@@ -13,8 +13,8 @@ from torch.distributed.tensor.parallel import ParallelStyle
 from torch.distributed.tensor.placement_types import Placement
 
 from .._errors import InvalidInput
+from .autograd import Shared
 from .groups import name_of
-from .nn import _Forward
 from .ops import all_gather_matmul, matmul_all_reduce, matmul_reduce_scatter
 
 
@@ -82,7 +82,7 @@ class ColwiseParallel(ParallelStyle):
             y = all_gather_matmul(given, weight.t(), group, gather_dim=self.input_layout.dim, bias=bias)
         else:
             if torch.is_grad_enabled() and given.requires_grad:
-                given = _Forward.apply(given, group)  # type: ignore[no-untyped-call]
+                given = Shared.apply(given, group)  # type: ignore[no-untyped-call]
             y = nn.functional.linear(given, weight, bias)
         return _handed_out(y, mesh, Shard(y.dim() - 1), self.use_local_output)
 

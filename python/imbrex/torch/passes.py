@@ -21,6 +21,7 @@ from .. import _c
 from .._library import package_folder
 from . import norms, sums
 from .collect import reduce_scatter
+from .fake import keep_in_graphs
 from .refusals import DTYPES, Refusal, b_lying, expect, expect_group, expect_product, lying
 from .stats import count_copy, count_fallback, count_rewritten
 
@@ -187,6 +188,7 @@ for _name, _schema, _kernel, _fake in (
     for _key in ("CPU", "CUDA"):
         _library.impl(_name, _kernel, _key)
     torch.library.register_fake(f"imbrex_graph::{_name}", _fake, lib=_library)
+    keep_in_graphs(getattr(torch.ops.imbrex_graph, _name))
 
 
 def _make_pass(before: Any) -> Any:

@@ -7,12 +7,13 @@ from typing import Any, Literal, overload
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from .._errors import InvalidInput
 from .._report import Report
-from . import autograd, extension
+from . import autograd, extension, tangents
 from .groups import Group, name_of
-from .ops import needs_gradient, refuse_out
+from .recording import expect_writable, has_tangent, needs_gradient, refuse_out, written
 
 _ops = torch.ops.imbrex
 _all_reduce, _all_reduce_out = _ops.all_reduce.default, _ops.all_reduce_out.default
@@ -74,13 +75,19 @@ def all_reduce(
     """
     name = name_of(group)
     try:
+        if forward_ad._current_level >= 0 and has_tangent(x):
+            refuse_out(out)
+            options = {"codec": codec, "tolerance": tolerance, "report": report}
+            return tangents.all_reduce(all_reduce, x, name, options)
         if needs_gradient(x, x, None):
             refuse_out(out)
             result = autograd.AllReduce.apply(x, name, codec, tolerance, report)
         elif out is None:
             result = _all_reduce(x, name, codec, tolerance, report)
         else:
+            expect_writable(out)
             _all_reduce_out(x, name, codec, tolerance, report, out=out)
+            written(out)
             result = out
         return (result, told(name)) if report else result
     except RuntimeError as error:
@@ -126,6 +133,10 @@ def all_reduce_rms_norm(
     """
     name = name_of(group)
     try:
+        if forward_ad._current_level >= 0 and has_tangent(x, residual, weight):
+            refuse_out(out)
+            refuse_out(residual_out)
+            return tangents.all_reduce_rms_norm(all_reduce_rms_norm, x, residual, weight, eps, name)
         if needs_gradient(x, weight, residual):
             refuse_out(out)
             refuse_out(residual_out)
@@ -134,7 +145,10 @@ def all_reduce_rms_norm(
             return _rms_norm(x, residual, weight, eps, name)
         if out is None or residual_out is None:
             raise InvalidInput("out and residual_out: both must be given, or neither")
+        expect_writable(out)
+        expect_writable(residual_out, "residual_out")
         _rms_norm_out(x, residual, weight, eps, name, out=out, residual_out=residual_out)
+        written(out, residual_out)
         return out, residual_out
     except RuntimeError as error:
         extension.raise_for(error)

@@ -27,6 +27,15 @@ def out_dtype_of(dtype: torch.dtype) -> torch.dtype:
     return torch.bfloat16 if dtype == torch.float8_e4m3fn else dtype
 
 
+def expect_out_dtype(dtype: torch.dtype, out_dtype: torch.dtype | None) -> None:
+    """Raises InvalidInput where the product of matrices of that dtype is to have another than it has."""
+    if out_dtype is not None and out_dtype != out_dtype_of(dtype):
+        raise InvalidInput(
+            f"out_dtype: of a and b of type {_NAMES.get(dtype, dtype)} the result is "
+            f"{_NAMES.get(out_dtype_of(dtype), dtype)}"
+        )
+
+
 def expect_product(
     a: Tensor,
     b: Tensor,
@@ -57,10 +66,7 @@ def expect_product(
         raise InvalidInput("scale_a and scale_b: both must be given, or neither")
     if scale_a is not None and a.dtype != torch.float8_e4m3fn:
         raise InvalidInput(f"scale_a with a of type {_NAMES[a.dtype]}: only float8_e4m3fn has scales")
-    if out_dtype is not None and out_dtype != out_dtype_of(a.dtype):
-        raise InvalidInput(
-            f"out_dtype: of a and b of type {_NAMES[a.dtype]} the result is {_NAMES[out_dtype_of(a.dtype)]}"
-        )
+    expect_out_dtype(a.dtype, out_dtype)
 
 
 def empty_with_first(like: Tensor, shape: list[int], first: int, dtype: torch.dtype) -> Tensor:

@@ -175,10 +175,16 @@ def replaces(new: Node, node: Node) -> bool:
     return all(one == other for one, other in both if isinstance(one, int) and isinstance(other, int))
 
 
+def clean(graph: Graph, unwanted: set[Node]) -> None:
+    """Leaves out what is used no more: of calls that other ranks make, too, only these."""
+    graph.eliminate_dead_code(lambda node: node.is_impure() and node not in unwanted)
+
+
 def rewrite(graph: Graph) -> None:
     """Each such sum that torch has no operator for becomes one."""
     ops = torch.ops.imbrex_graph
     done: set[Node] = set()
+    unwanted: set[Node] = set()
     for node in reversed(list(graph.nodes)):
         found = None if node in done else reduced(node)
         # A product that is scattered alone is torch's own pass' to take.
@@ -189,19 +195,20 @@ def rewrite(graph: Graph) -> None:
         a, b = ([product[i] for product in found.products] for i in (0, 1))
         if found.scattered:
             args: tuple[Any, ...] = (a, b, _sizes(found.lead), found.dim, found.group)
-            new = put(graph, node, ops.matmul_reduce_scatter.default, args)
+            made = new = put(graph, node, ops.matmul_reduce_scatter.default, args)
         elif _unknown(value(node).shape) < 2 or value(node).dim() == 2:
-            new = put(graph, node, ops.matmul_all_reduce.default, (a, b, found.group))
-            new = reshaped(graph, node, new, value(node).shape)
+            made = put(graph, node, ops.matmul_all_reduce.default, (a, b, found.group))
+            new = reshaped(graph, node, made, value(node).shape)
         else:
             continue
         if not replaces(new, node):
+            unwanted.add(made)
             continue
         node.replace_all_uses_with(new)
         # A wait counts as what must not be left out, so it does not go by itself.
         for part in parts:
             graph.erase_node(part)
-    graph.eliminate_dead_code()
+    clean(graph, unwanted)
 
 
 def _parts(node: Node) -> list[Node]:
