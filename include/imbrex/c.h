@@ -132,18 +132,18 @@ imbrex_status imbrex_world_fail(imbrex_world* world, const char* message) IMBREX
 /// IMBREX_RUNTIME_FAILURE once a rank has failed or was lost. Costs one load; any thread may call it.
 imbrex_status imbrex_world_check(const imbrex_world* world) IMBREX_NOEXCEPT;
 
-/// For callers that check more of a call than the library does: this rank refuses its next call, of whatever operator or
-/// collective, for `reason`. Every rank's call fails with it, with IMBREX_INVALID_INPUT, and the next call is a call like
-/// any other (operators.md, "What some ranks refuse"). A rank that stayed away would be waited for. Where peers have
-/// taken the call it returns behind it; it waits for nobody else.
+/// For callers that check more of a call than the library does: this rank refuses its next call, of whatever operator
+/// or collective, for `reason`. Every rank's call fails with it, with IMBREX_INVALID_INPUT, and the next call is a call
+/// like any other (operators.md, "What some ranks refuse"). A rank that stayed away would be waited for. Where peers
+/// have taken the call it returns behind it; it waits for nobody else.
 imbrex_status imbrex_world_refuse_call(imbrex_world* world, const char* reason) IMBREX_NOEXCEPT;
 
 /// This rank has no rows for its next call. Returns when all ranks have come to that call: IMBREX_OK if none has any,
 /// and the call is over; else IMBREX_INVALID_INPUT, on every rank, with `reason`, which says what this rank was given.
 imbrex_status imbrex_world_skip_call(imbrex_world* world, const char* reason) IMBREX_NOEXCEPT;
 
-/// IMBREX_INVALID_INPUT, once for each, where a peer refused a call that this rank had queued: its outputs mean nothing.
-/// The next call says so, too. For the thread that makes the world's calls.
+/// IMBREX_INVALID_INPUT, once for each, where a peer refused a call that this rank had queued: its outputs mean
+/// nothing. The next call says so, too. For the thread that makes the world's calls.
 imbrex_status imbrex_world_check_calls(imbrex_world* world) IMBREX_NOEXCEPT;
 
 /* ------------------------------------------------------------------------------------------------- operators */

@@ -85,7 +85,7 @@ struct Group {
   std::mutex mutex;  ///< one call at a time, as worlds want it
   std::unordered_map<Key, Made, KeyHash> made;
   std::unordered_map<Form, Ready, FormHash> ready;
-  std::uint64_t objects = 0;  ///< made so far
+  std::uint64_t objects = 0;          ///< made so far
   imbrex_collective* last = nullptr;  ///< of which a report tells
 
   Group() = default;

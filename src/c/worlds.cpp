@@ -129,9 +129,8 @@ imbrex_status imbrex_world_refuse_call(imbrex_world* world, const char* reason) 
 }
 
 imbrex_status imbrex_world_skip_call(imbrex_world* world, const char* reason) noexcept {
-  return guarded([&] {
-    runtime::calls_of(*c::world_object(world).world).skip(reason != nullptr ? reason : "reason is null");
-  });
+  return guarded(
+      [&] { runtime::calls_of(*c::world_object(world).world).skip(reason != nullptr ? reason : "reason is null"); });
 }
 
 imbrex_status imbrex_world_check_calls(imbrex_world* world) noexcept {

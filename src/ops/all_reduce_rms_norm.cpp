@@ -28,8 +28,9 @@ AllReduceRmsNorm::AllReduceRmsNorm(World& world, std::int64_t max_rows, std::int
     const auto in = place().scratch(row * static_cast<std::size_t>(rows)), weight = place().scratch(row),
                sum = place().scratch(row * static_cast<std::size_t>(rows)),
                out = place().scratch(row * static_cast<std::size_t>(rows));
-    (*s.backend)({.in = in.get(), .residual = nullptr, .weight = weight.get(), .residual_out = sum.get(), .out = out.get()},
-                 rows, nullptr);
+    (*s.backend)(
+        {.in = in.get(), .residual = nullptr, .weight = weight.get(), .residual_out = sum.get(), .out = out.get()},
+        rows, nullptr);
     s.backend->finish();
   });
 }

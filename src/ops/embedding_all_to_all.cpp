@@ -134,7 +134,8 @@ struct EmbeddingAllToAll::State {
       view.data = scratch(table ? 0 : elements * bytes_of(view.type), number ? 0 : 0xff);
       operands.push_back({info.name, view});
     }
-    const ops::LentOutput lent = update || device == Device::cpu ? ops::LentOutput() : backend->lent_output(calls.place());
+    const ops::LentOutput lent =
+        update || device == Device::cpu ? ops::LentOutput() : backend->lent_output(calls.place());
     if (lent) operands.back().view.data = lent.get();
     const ops::EmbeddingCall& resolved = of.resolve(operands);
     update ? backend->update(resolved, 0, nullptr) : backend->run(resolved, nullptr);

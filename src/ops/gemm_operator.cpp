@@ -272,8 +272,8 @@ struct GemmOperator::State {
 
   runtime::CallNote note() const { return {member.number(), rules.m(), 0, device == Device::cuda}; }
 
-  // Takes this rank's part in a call of that M that it refused. Its operands are NaN, so that nobody takes what comes of
-  // it for a result.
+  // Takes this rank's part in a call of that M that it refused. Its operands are NaN, so that nobody takes what comes
+  // of it for a result.
   void stand_in(std::int64_t m) {
     if (device == Device::cuda) return stand_in_on_gpu(m);
     std::vector<std::vector<std::byte>> memory;
@@ -430,8 +430,7 @@ Report GemmOperator::run_and_wait(const Operands& operands) {
   State& s = *state_;
   if (s.device == Device::cuda) return s.run_staged(operands);
   return s.calls.make([&] { return s.with_aside(s.rules.resolve(operands), nullptr); },
-                      [&](const Addresses&) { return s.note(); },
-                      [&](const Addresses&) { return s.call_terms(); },
+                      [&](const Addresses&) { return s.note(); }, [&](const Addresses&) { return s.call_terms(); },
                       [&](const Addresses& addresses) { return s.run_here(addresses); });
 }
 

@@ -104,7 +104,8 @@ void Calls::compare(const std::function<Terms()>& ask) { agree(world_, ask); }
 
 void Calls::refuse(const Error& error) {
   try {
-    make([&]() -> int { throw error; }, [](int) { return CallNote{}; }, [](int) { return Terms("a call"); }, [](int) {});
+    make([&]() -> int { throw error; }, [](int) { return CallNote{}; }, [](int) { return Terms("a call"); },
+         [](int) {});
   } catch (const Error&) {  // the same, as it is everybody's
   }
 }
@@ -169,10 +170,15 @@ void Calls::began(bool is_captured) noexcept {
 // Nobody makes the call.
 void Calls::throw_refused(std::uint64_t number) {
   told_ = true;
-  for (int r = 0; r < control_.size(); ++r)
-    if (r != rank_ && fate_of(control_, r, number) == Fate::refused)
-      throw Error(ErrorCode::invalid_input, fmt::format("{} refused this call: {}", control_.name(r),
-                                                        text_of(control_.block().refusals[r], number)));
+  // Ranks that were told so, too, count as such that refused it.
+  for (const bool with_reason : {true, false})
+    for (int r = 0; r < control_.size(); ++r) {
+      RefusalRecord& record = control_.block().refusals[r];
+      if (r != rank_ && fate_of(control_, r, number) == Fate::refused &&
+          (!with_reason || word(record.number).load(std::memory_order_acquire) == number))
+        throw Error(ErrorCode::invalid_input,
+                    fmt::format("{} refused this call: {}", control_.name(r), text_of(record, number)));
+    }
   throw Error(ErrorCode::invalid_input, "another rank refused this call");
 }
 
@@ -275,8 +281,7 @@ Calls::Decided Calls::fate(std::uint64_t number) {
     for (int r = 0; r < control_.size(); ++r) {
       // Nobody goes past the call before it is decided: a rank that is past it had taken it.
       const std::uint64_t there = number_of(r);
-      if (there > number || (there == number && fate_of(control_, r, number) == Fate::taken))
-        proposed = CallFate::made;
+      if (there > number || (there == number && fate_of(control_, r, number) == Fate::taken)) proposed = CallFate::made;
       agreement = std::max(agreement, word(block.ranks[r].agreements).load(std::memory_order_seq_cst));
     }
     if (proposed == CallFate::skipped && agreement > agreements_) proposed = CallFate::agreed;

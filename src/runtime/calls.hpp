@@ -47,11 +47,11 @@ class CallMember {
   std::function<void(const CallNote&)> stand_in_;
 };
 
-/// Counts one rank's collective calls, which all ranks make in the same order. Where some ranks refuse a call and others
-/// have taken it, those that refused it stand in with operands of their own, so that it ends, and every rank gets an
-/// Error(invalid_input) that names the rank and its reason: ranks that take it later at once, those that had taken it
-/// behind the call where it is complete on return, else behind their next one. The next call is a call like any other.
-/// One thread at a time.
+/// Counts one rank's collective calls, which all ranks make in the same order. Where some ranks refuse a call and
+/// others have taken it, those that refused it stand in with operands of their own, so that it ends, and every rank
+/// gets an Error(invalid_input) that names the rank and its reason: ranks that take it later at once, those that had
+/// taken it behind the call where it is complete on return, else behind their next one. The next call is a call like
+/// any other. One thread at a time.
 class Calls {
  public:
   Calls(World& world, Control& control, int rank);
@@ -125,8 +125,8 @@ class Calls {
   void skip(std::string_view reason);
 
   /// Outputs of a call that peers store into lie at one place on all ranks, a number below 2^40 (0: in no memory that
-  /// they store into). Throws Error(invalid_input), which is this rank's refusal, where the first rank that came to this
-  /// call said another one. In `launch`; elsewhere nothing is compared.
+  /// they store into). Throws Error(invalid_input), which is this rank's refusal, where the first rank that came to
+  /// this call said another one. In `launch`; elsewhere nothing is compared.
   void expect_place(std::uint64_t place);
   /// The place of the call that is made: 0 if nobody has said one before.
   std::uint64_t place();
@@ -177,13 +177,13 @@ class Calls {
   Control& control_;
   int rank_;
   bool checked_;
-  bool launching_ = false;       // a call that was taken, or one that this rank stands in for
-  bool told_ = false;            // the error that is thrown is a peer's refusal
-  std::uint64_t forks_;          // of the process, when the rank was made
-  std::uint64_t number_ = 0;     // of the last call
-  std::uint32_t refused_ = 0;    // the last calls, the latest lowest: set where this rank refused
-  std::uint64_t known_ = 0;      // so many refusals this rank has looked at
-  std::uint64_t agreements_ = 0;  // begun
+  bool launching_ = false;              // a call that was taken, or one that this rank stands in for
+  bool told_ = false;                   // the error that is thrown is a peer's refusal
+  std::uint64_t forks_;                 // of the process, when the rank was made
+  std::uint64_t number_ = 0;            // of the last call
+  std::uint32_t refused_ = 0;           // the last calls, the latest lowest: set where this rank refused
+  std::uint64_t known_ = 0;             // so many refusals this rank has looked at
+  std::uint64_t agreements_ = 0;        // begun
   std::vector<std::uint64_t> told_of_;  // calls that this rank took and has thrown for
   std::vector<CallMember*> members_;
 };

@@ -5,10 +5,10 @@ from __future__ import annotations
 import ctypes
 from typing import Any, NoReturn
 
-import torch  # noqa: F401  the library finds torch's own among those that are loaded
+import torch  # the library finds torch's own among those that are loaded
 
 from .. import _c
-from .._errors import Error, error_of
+from .._errors import Error, InvalidInput, error_of
 from .._library import torch_operators
 from .._report import Report, report_of
 
@@ -22,6 +22,7 @@ def _typed() -> ctypes.CDLL:
         ("connect", ctypes.c_int32, [ctypes.c_char_p, ctypes.c_void_p, ctypes.c_int32]),
         ("disconnect", ctypes.c_int32, [ctypes.c_char_p]),
         ("check", ctypes.c_int32, [ctypes.c_char_p]),
+        ("refuse", ctypes.c_int32, [ctypes.c_char_p, ctypes.c_char_p]),
         ("report", ctypes.c_int32, [ctypes.c_char_p, ctypes.POINTER(_c.ReportFields)]),
         ("last_code", ctypes.c_int32, []),
         ("last_message", ctypes.c_char_p, []),
@@ -43,13 +44,24 @@ def call(name: str, *arguments: Any) -> None:
         raise error_of(status, library.imbrex_torch_last_message().decode(errors="replace"))
 
 
-def raise_for(error: RuntimeError) -> NoReturn:
-    """Raises Imbrex' error where that is what torch made a RuntimeError of, else the error itself."""
-    if isinstance(error, Error):
-        raise error
-    message = library.imbrex_torch_last_message().decode(errors="replace")
-    if message and message in str(error):
-        raise error_of(library.imbrex_torch_last_code(), message) from None
+def raise_for(error: Exception, name: str) -> NoReturn:
+    """
+    Raises what a call of the group of that name failed with: Imbrex' error where torch made a RuntimeError of it.
+
+    What fails here before the library's call is this rank's refusal, which the other ranks hear, too. The library tells
+    them of its own.
+    """
+    if isinstance(error, RuntimeError) and not isinstance(error, Error):
+        message = library.imbrex_torch_last_message().decode(errors="replace")
+        if message and message in str(error):
+            told = error_of(library.imbrex_torch_last_code(), message)
+            told.was_told = True  # type: ignore[attr-defined]
+            raise told from None
+    is_refusal = isinstance(error, InvalidInput) or not isinstance(error, Error)
+    if is_refusal and not getattr(error, "was_told", False) and not torch.compiler.is_compiling():
+        reason = str(error) or type(error).__name__
+        library.imbrex_torch_refuse(name.encode(), reason.encode(errors="replace"))
+        error.was_told = True  # type: ignore[attr-defined]
     raise error
 
 

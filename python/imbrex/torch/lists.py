@@ -11,6 +11,7 @@ from torch import Tensor
 from .._errors import InvalidInput
 from . import autograd
 from .collect import gather, gather_products
+from .groups import size_of
 from .recording import expect_no_gradient_of_8_bits, expect_writable, needs_gradient, refuse_out
 from .shapes import expect_out_dtype
 
@@ -40,9 +41,13 @@ def list_of_products(
     is_recorded = any(needs_gradient(a, b, bias) for b, bias in zip(bs, lists["bias"], strict=True))
     if is_recorded:
         refuse_out(out)
-    for target in lists["out"]:
+    for target, b in zip(lists["out"], bs, strict=True):
         if target is not None:
             expect_writable(target)
+            shape = [*a.shape[:-1], b.shape[-1]]
+            shape[dim] *= size_of(name)
+            if list(target.shape) != shape:
+                raise InvalidInput(f"out is {tuple(target.shape)}: it must be {tuple(shape)}")
     if scale_a is not None or a.dtype == torch.float8_e4m3fn or any(one is not None for one in lists["scale_b"]):
         # Products of 8-bit floats with scales are the library's own: one operator each.
         for b in bs:
@@ -72,8 +77,6 @@ def list_of_products(
         gathered, results = gather_products(a, bs, name, dim, lists["bias"], keep=return_gathered)
     if out is not None:
         for target, result in zip(out, results, strict=True):
-            if target.shape != result.shape:
-                raise InvalidInput(f"out is {tuple(target.shape)}: it must be {tuple(result.shape)}")
             target.copy_(result)
         results = list(out)
     return (gathered, results) if return_gathered else results

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal, NoReturn, overload
+from typing import Any, Literal, overload
 
 import torch
 from torch import Tensor
@@ -12,7 +12,7 @@ from torch.autograd import forward_ad
 
 from .._errors import InvalidInput
 from . import autograd, extension, tangents
-from .groups import Group, name_of
+from .groups import Group, name_of, size_of
 from .lists import list_of_products
 from .recording import (
     expect_no_gradient_of_8_bits,
@@ -61,13 +61,15 @@ for _name in ("all_gather_matmul", "matmul_reduce_scatter", "matmul_all_reduce",
         _unrecorded.impl(_name + _suffix, torch.library.fallthrough_kernel, "Autograd")
 
 
-def _raise_for_others(error: AttributeError, a: Any, b: Any, bias: Any, out: Any) -> NoReturn:
-    """Raises InvalidInput where one of them is no tensor, which is looked at once a call has failed, else the error."""
+def _named(error: Exception, a: Any, b: Any, bias: Any, out: Any) -> Exception:
+    """InvalidInput where a call failed because one of them is no tensor, else the error."""
+    if not isinstance(error, AttributeError):
+        return error
     for name, given in (("a", a), ("b", b), ("bias", bias), ("out", out)):
         for one in given if isinstance(given, (list, tuple)) and name != "a" else (given,):
             if one is not None and not isinstance(one, Tensor):
-                raise InvalidInput(f"{name} is of type {type(one).__name__}: it must be a torch.Tensor") from None
-    raise error
+                return InvalidInput(f"{name} is of type {type(one).__name__}: it must be a torch.Tensor")
+    return error
 
 
 def _have_tangents(a: Any, b: Any, bias: Any, scale_a: Any, scale_b: Any) -> bool:
@@ -189,9 +191,9 @@ def all_gather_matmul(
         >>> q, k, v = imbrex.torch.all_gather_matmul(x, [wq.t(), wk.t(), wv.t()], group)
     """
     name = group if type(group) is str else name_of(group)
-    if gather_dim:
-        gather_dim = _dimension(gather_dim, a, "gather_dim")
     try:
+        if gather_dim:
+            gather_dim = _dimension(gather_dim, a, "gather_dim")
         if forward_ad._current_level >= 0 and _have_tangents(a, b, bias, scale_a, scale_b):
             refuse_out(out)
             options: dict[str, Any] = {"return_gathered": return_gathered, "out_dtype": out_dtype}
@@ -232,10 +234,8 @@ def all_gather_matmul(
         _all_gather_matmul_out(a, b, name, gather_dim, bias, scale_a, scale_b, out=out)
         written(out)
         return out
-    except RuntimeError as error:
-        extension.raise_for(error)
-    except AttributeError as error:
-        _raise_for_others(error, a, b, bias, out)
+    except Exception as error:
+        extension.raise_for(_named(error, a, b, bias, out), name)
 
 
 def matmul_reduce_scatter(
@@ -280,16 +280,16 @@ def matmul_reduce_scatter(
         >>> y = imbrex.torch.matmul_reduce_scatter(h, weight.t(), group)
     """
     name = group if type(group) is str else name_of(group)
-    if scatter_dim:
-        scatter_dim = _dimension(scatter_dim, a, "scatter_dim")
     try:
+        if scatter_dim:
+            scatter_dim = _dimension(scatter_dim, a, "scatter_dim")
         if forward_ad._current_level >= 0 and _have_tangents(a, b, bias, scale_a, scale_b):
             refuse_out(out)
             options = {"codec": codec, "tolerance": tolerance, "out_dtype": out_dtype}
             along, scales = {"scatter_dim": scatter_dim}, (scale_a, scale_b)
             return tangents.product(matmul_reduce_scatter, a, b, name, bias, scales, along, options)
         if tolerance is not None:
-            _expect_for_tolerance(scale_a, scale_b, out)
+            _expect_for_tolerance(a, b, scale_a, scale_b, out, scatter_dim, size_of(name))
         if (a.requires_grad or b.requires_grad or bias is not None) and needs_gradient(a, b, bias):
             _expect_recorded(a, b, scale_a, scale_b, out)
             return autograd.MatmulReduceScatter.apply(
@@ -320,27 +320,26 @@ def matmul_reduce_scatter(
         _reduce_scatter_out(a, b, name, scatter_dim, bias, scale_a, scale_b, codec, out=out)
         written(out)
         return out
-    except RuntimeError as error:
-        extension.raise_for(error)
-    except AttributeError as error:
-        _raise_for_others(error, a, b, bias, out)
+    except Exception as error:
+        extension.raise_for(_named(error, a, b, bias, out), name)
 
 
-def _expect_for_tolerance(scale_a: Tensor | None, scale_b: Tensor | None, out: Tensor | None) -> None:
+def _expect_for_tolerance(
+    a: Tensor, b: Tensor, scale_a: Tensor | None, scale_b: Tensor | None, out: Tensor | None, dim: int, parts: int
+) -> None:
     if scale_a is not None or scale_b is not None:
         raise InvalidInput("tolerance: not with scale_a and scale_b")
-    if out is not None:
-        expect_writable(out)
+    if out is None:
+        return
+    expect_writable(out)
+    shape = [*a.shape[:-1], b.shape[-1]]
+    shape[dim] //= parts
+    if list(out.shape) != shape or out.dtype != a.dtype:
+        raise InvalidInput(f"out is {tuple(out.shape)} of {out.dtype}: it must be {tuple(shape)} of {a.dtype}")
 
 
 def _into(result: Tensor, out: Tensor | None) -> Tensor:
-    if out is None:
-        return result
-    if out.shape != result.shape or out.dtype != result.dtype:
-        raise InvalidInput(
-            f"out is {tuple(out.shape)} of {out.dtype}: it must be {tuple(result.shape)} of {result.dtype}"
-        )
-    return out.copy_(result)
+    return result if out is None else out.copy_(result)
 
 
 def matmul_all_reduce(
@@ -389,7 +388,7 @@ def matmul_all_reduce(
             options = {"codec": codec, "tolerance": tolerance, "out_dtype": out_dtype}
             return tangents.product(matmul_all_reduce, a, b, name, bias, (scale_a, scale_b), {}, options)
         if tolerance is not None:
-            _expect_for_tolerance(scale_a, scale_b, out)
+            _expect_for_tolerance(a, b, scale_a, scale_b, out, 0, 1)
         if (a.requires_grad or b.requires_grad or bias is not None) and needs_gradient(a, b, bias):
             _expect_recorded(a, b, scale_a, scale_b, out)
             return autograd.MatmulAllReduce.apply(a, b, bias, name, scale_a, scale_b, out_dtype, codec, tolerance)
@@ -417,10 +416,8 @@ def matmul_all_reduce(
         _all_reduce_out(a, b, name, 0, bias, scale_a, scale_b, codec, out=out)
         written(out)
         return out
-    except RuntimeError as error:
-        extension.raise_for(error)
-    except AttributeError as error:
-        _raise_for_others(error, a, b, bias, out)
+    except Exception as error:
+        extension.raise_for(_named(error, a, b, bias, out), name)
 
 
 def matmul_all_to_all(
@@ -481,7 +478,5 @@ def matmul_all_to_all(
         _all_to_all_out(a, b, name, 0, bias, scale_a, scale_b, out=out)
         written(out)
         return out
-    except RuntimeError as error:
-        extension.raise_for(error)
-    except AttributeError as error:
-        _raise_for_others(error, a, b, bias, out)
+    except Exception as error:
+        extension.raise_for(_named(error, a, b, bias, out), name)

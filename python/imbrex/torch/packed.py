@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from .._calls import Preparing
 from .._packed import PackedLayout, PackedProduct
 from .._packed import put_back as _put_back
 from .groups import Group, connect, world_of
@@ -38,10 +39,12 @@ def matmul_all_reduce_packed(
         >>> y, layout = imbrex.torch.matmul_all_reduce_packed(h, weight.t(), group)
         >>> z, residual = imbrex.torch.put_back("rms_norm", y, layout, weight=norm.weight, residual=residual)
     """
-    refuse_tangents("matmul_all_reduce_packed", a, b, bias)
-    if out is not None:
-        expect_writable(out)
-    stream, world = stream_of(a), world_of(connect(group, device=a.device if a.is_cuda else None))
+    world = world_of(connect(group, device=a.device if a.is_cuda else None))
+    with Preparing(world):
+        refuse_tangents("matmul_all_reduce_packed", a, b, bias)
+        if out is not None:
+            expect_writable(out)
+        stream = stream_of(a)
     product = PackedProduct(a.detach(), b.detach(), world, None if bias is None else bias.detach(), stream)
     if out is None:
         out = a.new_empty(product.layout.packed_shape)

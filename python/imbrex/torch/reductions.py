@@ -90,8 +90,8 @@ def all_reduce(
             written(out)
             result = out
         return (result, told(name)) if report else result
-    except RuntimeError as error:
-        extension.raise_for(error)
+    except Exception as error:
+        extension.raise_for(error, name)
 
 
 def told(name: str) -> Report:
@@ -150,5 +150,5 @@ def all_reduce_rms_norm(
         _rms_norm_out(x, residual, weight, eps, name, out=out, residual_out=residual_out)
         written(out, residual_out)
         return out, residual_out
-    except RuntimeError as error:
-        extension.raise_for(error)
+    except Exception as error:
+        extension.raise_for(error, name)

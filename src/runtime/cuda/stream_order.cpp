@@ -38,8 +38,7 @@ std::shared_ptr<StreamOrder::Shared> StreamOrder::shared_by(World& world, int de
   return order;
 }
 
-StreamOrder::StreamOrder(World& world, int device)
-    : world_(world), device_(device), shared_(shared_by(world, device)) {
+StreamOrder::StreamOrder(World& world, int device) : world_(world), device_(device), shared_(shared_by(world, device)) {
   IMBREX_CUDA_TRY(cudaEventCreateWithFlags(&probe_, cudaEventDisableTiming));
 }
 

@@ -1,10 +1,10 @@
 // The order of a world's calls on a GPU, whatever streams callers bring.
 //
 // A persistent kernel takes every SM and waits for its peers. Were two of them on two streams, rank 0 could run one
-// first and rank 1 the other, and each would wait for what cannot start; two calls of one object would take each other's
-// data. So each call waits for the one before it, by an event where the streams differ: the ranks, which make the calls
-// in one order, run them in one order. The same goes for calls of several worlds of one process on one GPU: they have
-// one order between them.
+// first and rank 1 the other, and each would wait for what cannot start; two calls of one object would take each
+// other's data. So each call waits for the one before it, by an event where the streams differ: the ranks, which make
+// the calls in one order, run them in one order. The same goes for calls of several worlds of one process on one GPU:
+// they have one order between them.
 #pragma once
 
 #include <cuda_runtime_api.h>

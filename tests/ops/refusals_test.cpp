@@ -1,0 +1,313 @@
+// Calls that some ranks refuse: every rank gets the reason, and the next call is right.
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "imbrex/collectives.hpp"
+#include "imbrex/embedding.hpp"
+#include "imbrex/error.hpp"
+#include "imbrex/ops.hpp"
+#include "runtime/calls.hpp"
+#include "support/random_plan.hpp"
+
+namespace imbrex {
+namespace {
+
+constexpr WorldOptions options{.heap_bytes = 1 << 24, .wait_limit = 20};
+
+OperatorOptions on_cpu() {
+  OperatorOptions cpu;
+  cpu.device = Device::cpu;
+  return cpu;
+}
+
+int run(int ranks, bool processes, const std::function<int(World&)>& body) {
+  return processes ? run_processes(ranks, options, body) : run_threads(ranks, options, body);
+}
+
+// What a call gave: text of its Error(invalid_input), or nothing.
+std::string refusal_of(const std::function<void()>& call) {
+  try {
+    call();
+  } catch (const Error& error) {
+    return error.code() == ErrorCode::invalid_input ? error.what() : std::string("failed: ") + error.what();
+  }
+  return "";
+}
+
+// Objects of a world, whose calls all have `value` in each operand of every rank.
+class Objects {
+ public:
+  static constexpr int kinds = 8;
+
+  explicit Objects(World& world)
+      : world_(world),
+        ranks_(world.size()),
+        sum_(world, {.m = 4, .n = 8, .k = 4 * ranks_, .type = Type::fp32}, on_cpu()),
+        any_(world, {.m = 8, .n = 8, .k = 4 * ranks_, .type = Type::fp32, .any_m = true}, on_cpu()),
+        scatter_(world, {.m = 4 * ranks_, .n = 8, .k = 4 * ranks_, .type = Type::fp32}, on_cpu()),
+        gather_(world, {.m = 4 * ranks_, .n = 8 * ranks_, .k = 4, .type = Type::fp32}, on_cpu()),
+        reduce_(world, 64, Type::fp32, {}, Device::cpu),
+        norm_(world, 8, 16, Type::fp32, {}, Device::cpu),
+        exchange_(world, ExchangeKind::all_to_all, 16, Type::fp32, {}, Device::cpu),
+        look_up_(world, tables(2 * ranks_), on_cpu()) {}
+
+  // Returns whether the results are right. `wrong`: an operand is null.
+  bool call(int kind, float value, std::int64_t m, bool wrong) {
+    const auto r = static_cast<float>(ranks_);
+    switch (kind) {
+      case 0: return product(sum_, 4, 4, 4, 8, value, 4 * r * value * value, wrong);
+      case 1: return product(any_, m, 4, m, 8, value, 4 * r * value * value, wrong);
+      case 2: return product(scatter_, 4 * ranks_, 4, 4, 8, value, 4 * r * value * value, wrong);
+      case 3: return product(gather_, 4, 4, 4 * ranks_, 8, value, 4 * value * value, wrong);
+      case 4: {
+        std::vector<float> x(24, value), y(24);
+        reduce_.run({{"in", View::vector(wrong ? nullptr : x.data(), Type::fp32, 24)},
+                     {"out", View::vector(y.data(), Type::fp32, 24)}});
+        return all(y, r * value);
+      }
+      case 5: {
+        std::vector<float> x(32, value), w(16, 1), s(32), y(32);
+        norm_.run({{"in", View::vector(x.data(), Type::fp32, 32)},
+                   {"weight", View::vector(w.data(), Type::fp32, wrong ? 15 : 16)},
+                   {"residual_out", View::vector(s.data(), Type::fp32, 32)},
+                   {"out", View::vector(y.data(), Type::fp32, 32)}});
+        return all(s, r * value);
+      }
+      case 6: {
+        std::vector<float> x(static_cast<std::size_t>(8 * ranks_), value), y(x.size());
+        exchange_.run({{"in", View::vector(x.data(), Type::fp32, 8 * ranks_)},
+                       {"out", View::vector(y.data(), Type::fp32, wrong ? 7 : 8 * ranks_)}});
+        return all(y, value);
+      }
+      default: return look_up(value, wrong);
+    }
+  }
+
+ private:
+  static EmbeddingShape tables(std::int64_t batch) {
+    EmbeddingShape shape;
+    shape.tables = {{.rows = 4, .dim = 4}, {.rows = 4, .dim = 4}};
+    shape.batch = batch;
+    shape.optimizer = Optimizer::sgd;
+    return shape;
+  }
+
+  static bool all(const std::vector<float>& y, float value) {
+    for (const float one : y)
+      if (one != value) return false;
+    return true;
+  }
+
+  bool product(GemmOperator& op, std::int64_t m, std::int64_t k, std::int64_t rows, std::int64_t n, float value,
+               float result, bool wrong) {
+    std::vector<float> a(static_cast<std::size_t>(m * k), value), b(static_cast<std::size_t>(k * n), value),
+        out(static_cast<std::size_t>(rows * n));
+    op.run({{"a", View::matrix(wrong ? nullptr : a.data(), Type::fp32, m, k)},
+            {"b", View::matrix(b.data(), Type::fp32, k, n)},
+            {"out", View::matrix(out.data(), Type::fp32, rows, n)}});
+    return all(out, result);
+  }
+
+  // Every row of every table is `value` but what an update of rate 0 leaves as it is; bags of one row.
+  bool look_up(float value, bool wrong) {
+    std::vector<std::vector<float>> rows;
+    std::vector<Operand> operands;
+    std::vector<std::int64_t> indices, offsets{0};
+    std::vector<float> out(static_cast<std::size_t>(2 * 8));
+    for (const EmbeddingOperand& info : look_up_.operands()) {
+      if (info.name.starts_with("rows")) {
+        rows.emplace_back(16, value);
+        operands.push_back(look_up_.operand(info.name, rows.back().data()));
+        for (int i = 0; i < 2 * ranks_; ++i) indices.push_back(i % 4), offsets.push_back(std::ssize(offsets));
+      }
+    }
+    for (const EmbeddingOperand& info : look_up_.operands()) {
+      if (info.name == "indices") operands.push_back(look_up_.operand(info.name, indices.data(), std::ssize(indices)));
+      if (info.name == "offsets") operands.push_back(look_up_.operand(info.name, offsets.data()));
+      if (info.name == "out") operands.push_back(look_up_.operand(info.name, wrong ? nullptr : out.data()));
+    }
+    look_up_.run(operands);
+    return all(out, value);
+  }
+
+  World& world_;
+  int ranks_;
+  GemmAllReduce sum_, any_;
+  GemmReduceScatter scatter_;
+  AllGatherGemm gather_;
+  AllReduce reduce_;
+  AllReduceRmsNorm norm_;
+  Exchange exchange_;
+  EmbeddingAllToAll look_up_;
+};
+
+// Every rank draws the same; some refuse in the library, some before it, at different times.
+int random_calls(World& world, std::uint64_t seed, int calls) {
+  Objects objects(world);
+  test::Random random(seed), own(seed + 1000 + static_cast<std::uint64_t>(world.rank()));
+  int wrong = 0;
+  for (int i = 0; i < calls; ++i) {
+    const int kind = static_cast<int>(random.between(0, Objects::kinds - 1));
+    const auto value = static_cast<float>(random.between(1, 9));
+    const std::int64_t m = random.between(1, 8);
+    // No rank, some, or all.
+    const std::int64_t among = random.between(0, 5);
+    std::vector<int> how;
+    bool refused = false;
+    for (int r = 0; r < world.size(); ++r) {
+      how.push_back(among < 3    ? 0
+                    : among == 5 ? static_cast<int>(random.between(1, 2))
+                                 : static_cast<int>(random.between(0, 3) % 3));
+      refused = refused || how.back() != 0;
+    }
+    if (own.between(0, 3) == 0) std::this_thread::sleep_for(std::chrono::microseconds(own.between(0, 500)));
+    const int mine = how[static_cast<std::size_t>(world.rank())];
+    bool right = false;
+    const std::string told = refusal_of([&] {
+      if (mine == 2) {
+        runtime::calls_of(world).refuse("what its front refuses");
+        throw Error(ErrorCode::invalid_input, "what its front refuses");
+      }
+      right = objects.call(kind, value, m, mine == 1);
+    });
+    const bool as_wanted = refused ? !told.empty() && !told.starts_with("failed") : right;
+    if (as_wanted) continue;
+    ++wrong;
+    ADD_FAILURE() << "rank " << world.rank() << " of " << world.size() << ", seed " << seed << ", call " << i
+                  << " of kind " << kind << (refused ? " that some refuse" : "") << ": "
+                  << (told.empty() ? "another result, or none" : told);
+    break;
+  }
+  return wrong == 0 ? 0 : 1;
+}
+
+TEST(Refusals, ReachEveryRankAndTheNextCallIsRight) {
+  const std::uint64_t seed = test::seed_from_environment();
+  for (const bool processes : {false, true})
+    for (const int ranks : {1, 2, 3, 4})
+      EXPECT_EQ(run(ranks, processes,
+                    [&](World& world) { return random_calls(world, seed + static_cast<std::uint64_t>(ranks), 150); }),
+                0)
+          << ranks << (processes ? " processes" : " threads") << ", seed " << seed;
+}
+
+// The reason and the rank are named, whoever comes first.
+TEST(Refusals, NameTheRankAndItsReason) {
+  for (const bool refuser_first : {false, true})
+    for (const bool processes : {false, true})
+      EXPECT_EQ(run(3, processes,
+                    [&](World& world) {
+                      Objects objects(world);
+                      world.barrier();
+                      if ((world.rank() == 1) != refuser_first)
+                        std::this_thread::sleep_for(std::chrono::milliseconds(30));
+                      const auto begin = std::chrono::steady_clock::now();
+                      const std::string told = refusal_of([&] { objects.call(0, 2, 1, world.rank() == 1); });
+                      const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
+                      EXPECT_LT(took.count(), 10);
+                      EXPECT_NE(told.find("operand a: its address is null"), std::string::npos) << told;
+                      EXPECT_TRUE(world.rank() == 1 || told.starts_with("rank 1 refused this call: ")) << told;
+                      EXPECT_TRUE(objects.call(0, 3, 1, false));
+                      return testing::Test::HasFailure() ? 1 : 0;
+                    }),
+                0);
+}
+
+// A rank that goes to make an object for its call hears of the refusal there.
+TEST(Refusals, EndTheMakingOfAnObject) {
+  for (const bool refuser_first : {false, true})
+    EXPECT_EQ(run(3, true,
+                  [&](World& world) {
+                    Objects objects(world);
+                    world.barrier();
+                    if ((world.rank() == 2) != refuser_first)
+                      std::this_thread::sleep_for(std::chrono::milliseconds(30));
+                    runtime::Calls& calls = runtime::calls_of(world);
+                    const std::string told = refusal_of([&] {
+                      try {
+                        if (world.rank() == 2) throw Error(ErrorCode::invalid_input, "x is of type fp64");
+                        const AllReduce made(world, 8, Type::fp32, {}, Device::cpu);
+                      } catch (const Error& error) {  // as a front does that makes objects for calls
+                        calls.refuse(error.what());
+                        throw;
+                      }
+                    });
+                    EXPECT_NE(told.find("x is of type fp64"), std::string::npos) << told;
+                    AllReduce made(world, 8, Type::fp32, {}, Device::cpu);
+                    for (int kind = 0; kind < Objects::kinds; ++kind)
+                      EXPECT_TRUE(objects.call(kind, 2, 3, false)) << kind;
+                    return testing::Test::HasFailure() ? 1 : 0;
+                  }),
+              0);
+}
+
+TEST(Refusals, CallsWithoutRowsAreLegalWhereNoRankHasSome) {
+  for (const int ranks : {1, 2, 4})
+    EXPECT_EQ(run(ranks, true,
+                  [&](World& world) {
+                    Objects objects(world);
+                    test::Random random(7), own(world.rank() + 1);
+                    for (int i = 0; i < 200; ++i) {
+                      // Which ranks have rows; now and then a rank refuses its rows.
+                      const std::int64_t kind = random.between(0, 3);
+                      int with = 0, refusers = 0, mine = 0;
+                      for (int r = 0; r < world.size(); ++r) {
+                        const int has = kind == 0 ? 0 : kind == 1 ? 1 : static_cast<int>(random.between(0, 2));
+                        with += has != 0 ? 1 : 0;
+                        refusers += has == 2 ? 1 : 0;
+                        if (r == world.rank()) mine = has;
+                      }
+                      if (own.between(0, 7) == 0)
+                        std::this_thread::sleep_for(std::chrono::microseconds(own.between(0, 300)));
+                      bool right = true;
+                      const std::string told = refusal_of([&] {
+                        if (mine == 0)
+                          runtime::calls_of(world).skip("a is 0 x 4");
+                        else
+                          right = objects.call(1, 2, 5, mine == 2);
+                      });
+                      const bool legal = refusers == 0 && (with == 0 || with == world.size());
+                      if (legal ? told.empty() && right : !told.empty() && !told.starts_with("failed")) continue;
+                      ADD_FAILURE() << "rank " << world.rank() << " call " << i << ": "
+                                    << (told.empty() ? "no refusal" : told);
+                      return 1;
+                    }
+                    return 0;
+                  }),
+              0)
+        << ranks;
+}
+
+TEST(Refusals, AForkedChildIsNoRank) {
+  EXPECT_EQ(
+      run(2, true,
+          [&](World& world) {
+            Objects objects(world);
+            int status = 0;
+            const pid_t child = fork();
+            if (child == 0) {
+              const std::string told = refusal_of([&] { objects.call(0, 5, 1, false); });
+              const std::string refused = refusal_of([&] { runtime::calls_of(world).refuse("no"); });
+              _exit(told.find("is no rank") != std::string::npos && refused.find("is no rank") != std::string::npos
+                        ? 0
+                        : 1);
+            }
+            EXPECT_EQ(waitpid(child, &status, 0), child);
+            EXPECT_EQ(status, 0);
+            for (int i = 1; i < 4; ++i) EXPECT_TRUE(objects.call(i % Objects::kinds, static_cast<float>(i), 2, false));
+            return testing::Test::HasFailure() ? 1 : 0;
+          }),
+      0);
+}
+
+}  // namespace
+}  // namespace imbrex
