@@ -118,8 +118,16 @@ std::uint64_t Calls::number_of(int rank) const {
   return number_ + static_cast<std::uint64_t>(std::int64_t{ahead});
 }
 
-bool Calls::refused_here(std::uint64_t number) const {
-  return number_ - number < remembered && (refused_ >> (number_ - number) & 1) != 0;
+// What this rank refused, or has thrown for, nobody has to tell it of.
+void Calls::settle_here(std::uint64_t number) {
+  settled_.push_back(number);
+  if (settled_.size() > 2 * remembered_calls)
+    std::erase_if(settled_, [&](std::uint64_t one) { return one + remembered_calls < number_; });
+}
+
+bool Calls::is_settled(std::uint64_t number) const {
+  // Ranks are never so far apart.
+  return number + remembered_calls < number_ || std::find(settled_.begin(), settled_.end(), number) != settled_.end();
 }
 
 // A rank that takes a call writes that down, then looks for refusals. One that refuses it writes that down, then looks
@@ -154,6 +162,7 @@ void Calls::take(const CallNote& note) {
       return;
     case CallFate::skipped:
       refused_ |= 1;
+      settle_here(number_);
       word(block.ranks[rank_].calls).store(packed(number_, refused_), std::memory_order_seq_cst);
       throw_refused(number_);
     case CallFate::agreed:
@@ -188,11 +197,9 @@ void Calls::tell_of_refusals() {
   known_ = word(block.refusals_made).load(std::memory_order_seq_cst);
   std::string first;
   const auto look = [&](int rank, std::uint64_t number) {
-    if (number == 0 || number > number_ || refused_here(number) ||
-        std::find(told_of_.begin(), told_of_.end(), number) != told_of_.end() ||
-        fate_of(control_, rank, number) != Fate::refused)
+    if (number == 0 || number > number_ || is_settled(number) || fate_of(control_, rank, number) != Fate::refused)
       return;
-    told_of_.push_back(number);
+    settle_here(number);
     if (first.empty())
       first = fmt::format("{} refused {}: {}", control_.name(rank),
                           number == number_
@@ -208,7 +215,6 @@ void Calls::tell_of_refusals() {
     const std::uint64_t last = number_of(r);
     for (std::uint32_t back = 0; back < remembered && back < last; ++back) look(r, last - back);
   }
-  if (told_of_.size() > remembered_calls) told_of_.erase(told_of_.begin(), told_of_.end() - remembered_calls / 2);
   if (first.empty()) return;
   told_ = true;
   throw Error(ErrorCode::invalid_input, first);
@@ -228,8 +234,9 @@ void Calls::take_back(std::string_view reason) {
   settle(reason);
 }
 
-void Calls::publish_refusal(std::string_view reason) noexcept {
+void Calls::publish_refusal(std::string_view reason) {
   ControlBlock& block = control_.block();
+  settle_here(number_);
   write_text(block.refusals[rank_], number_, reason);
   word(block.ranks[rank_].calls).store(packed(number_, refused_), std::memory_order_seq_cst);
   raise(block.last_refused, number_);

@@ -161,7 +161,7 @@ class Calls {
 
   // Where calls are checked.
   void compare(const std::function<Terms()>& ask);
-  void publish_refusal(std::string_view reason) noexcept;
+  void publish_refusal(std::string_view reason);
   void tell_of_refusals();
   void settle(std::string_view reason);
   void stand_in();
@@ -170,7 +170,8 @@ class Calls {
   std::uint64_t said_first(std::uint64_t place);
   void await(const std::function<bool(int)>& there, std::string_view for_what);
   [[noreturn]] void throw_refused(std::uint64_t number);
-  bool refused_here(std::uint64_t number) const;
+  void settle_here(std::uint64_t number);
+  bool is_settled(std::uint64_t number) const;
   std::uint64_t number_of(int rank) const;
 
   World& world_;
@@ -184,7 +185,7 @@ class Calls {
   std::uint32_t refused_ = 0;           // the last calls, the latest lowest: set where this rank refused
   std::uint64_t known_ = 0;             // so many refusals this rank has looked at
   std::uint64_t agreements_ = 0;        // begun
-  std::vector<std::uint64_t> told_of_;  // calls that this rank took and has thrown for
+  std::vector<std::uint64_t> settled_;  // calls that this rank refused, or has thrown for
   std::vector<CallMember*> members_;
 };
 

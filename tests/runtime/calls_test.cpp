@@ -5,11 +5,14 @@
 
 #include <atomic>
 #include <chrono>
+#include <functional>
 #include <random>
 #include <string>
 #include <thread>
 
+#include "base/check.hpp"
 #include "imbrex/error.hpp"
+#include "runtime/agreement.hpp"
 
 namespace imbrex::runtime {
 namespace {
@@ -53,36 +56,83 @@ TEST(Calls, ThatEveryRankRefusesCostNothing) {
   EXPECT_EQ(code, 0);
 }
 
-// Whichever rank comes first, in both kinds of worlds.
-TEST(Calls, ThatOneRankRefusesFailTheWorld) {
-  for (const bool taken_back : {false, true})
+// What a call gives: the text of its Error(invalid_input), or nothing.
+std::string refusal_of(const std::function<void()>& call) {
+  try {
+    call();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::invalid_input) << error.what();
+    return error.what();
+  }
+  return "";
+}
+
+// A call that ends where every rank makes it: its ranks meet.
+struct Meeting {
+  explicit Meeting(World& of)
+      : world(of),
+        calls(calls_of(of)),
+        member((agree(of, [] { return Terms("a meeting"); }), calls), [&](const CallNote& note) {
+          stood_in = note.size;
+          world.barrier();
+        }) {}
+
+  void call(std::int64_t size, const std::string& refuses = {}, bool late = false) {
+    calls.make(
+        [&] {
+          IMBREX_EXPECTS(refuses.empty() || late, "{}", refuses);
+          return 0;
+        },
+        [&](int) {
+          return CallNote{member.number(), size, 0, false};
+        },
+        [](int) { return Terms("a meeting"); },
+        [&](int) {
+          IMBREX_EXPECTS(refuses.empty(), "{}", refuses);
+          world.barrier();
+        });
+  }
+
+  World& world;
+  Calls& calls;
+  CallMember member;
+  std::int64_t stood_in = 0;
+};
+
+// Whichever rank comes first, in both kinds of worlds, before the call is taken or behind that.
+TEST(Calls, ThatOneRankRefusesFailOnAllRanks) {
+  for (const bool late : {false, true})
     for (const bool refuser_first : {false, true}) {
       const auto body = [&](World& world) {
-        Calls& calls = calls_of(world);
-        calls.take();
-        calls.refuse("all refuse this one");
-        calls.take();
+        Meeting meeting(world);
+        meeting.call(1);
+        EXPECT_EQ(refusal_of([&] { meeting.call(2, "all refuse this one"); }), "all refuse this one");
+        meeting.call(3);
         world.barrier();
         if ((world.rank() == 1) != refuser_first) std::this_thread::sleep_for(std::chrono::milliseconds(20));
-        std::string text;
-        if (world.rank() == 1) {
-          if (taken_back) calls.take();
-          taken_back ? calls.take_back("operand b is fp16") : calls.refuse("operand b is fp16");
-          text = await_failure(world);
-        } else {
-          try {
-            calls.take();
-            text = await_failure(world);
-          } catch (const Error& error) {
-            EXPECT_EQ(error.code(), ErrorCode::runtime_failure);
-            text = error.what();
-          }
-        }
-        return text.starts_with("rank 1 refused a call that rank ") && text.ends_with(": operand b is fp16") ? 0 : 1;
+        const std::string told =
+            refusal_of([&] { meeting.call(4, world.rank() == 1 ? "operand b is fp16" : "", late); });
+        EXPECT_EQ(told, world.rank() == 1 ? "operand b is fp16" : "rank 1 refused this call: operand b is fp16");
+        EXPECT_TRUE(world.rank() != 1 || refuser_first || meeting.stood_in == 4);
+        meeting.call(5);
+        EXPECT_EQ(failure_of(world), "");
+        return testing::Test::HasFailure() ? 1 : 0;
       };
       EXPECT_EQ(run_threads(3, {.heap_bytes = 4096, .wait_limit = limit}, body), 0);
       EXPECT_EQ(run_processes(2, {.heap_bytes = 4096, .wait_limit = limit}, body), 0);
     }
+}
+
+// Where nobody can stand in, the world fails.
+TEST(Calls, OfNoObjectFailTheWorld) {
+  const auto body = [&](World& world) {
+    Calls& calls = calls_of(world);
+    if (world.rank() == 0) calls.take();
+    world.barrier();
+    if (world.rank() == 1) calls.refuse("operand b is fp16");
+    return await_failure(world) == "rank 1 refused a call that rank 0 takes: operand b is fp16" ? 0 : 1;
+  };
+  EXPECT_EQ(run_threads(2, {.heap_bytes = 4096, .wait_limit = limit}, body), 0);
 }
 
 // Calls on GPUs are queued: a rank may be far ahead of one that refuses.
@@ -126,18 +176,31 @@ TEST(Calls, RefusalsAreNeverMissed) {
   for (int round = 0; round < 300; ++round) {
     std::atomic<int> ready = 0;
     const int code = run_threads(2, {.heap_bytes = 4096, .wait_limit = limit}, [&](World& world) {
+      Meeting meeting(world);
       ready.fetch_add(1);
       while (ready.load() < 2) {
       }
-      if (world.rank() == 0)
-        calls_of(world).refuse("operand a is null");
-      else
-        calls_of(world).take();
-      return await_failure(world) == "rank 0 refused a call that rank 1 takes: operand a is null" ? 0 : 1;
+      const std::string told = refusal_of([&] { meeting.call(1, world.rank() == 0 ? "operand a is null" : ""); });
+      EXPECT_EQ(told, world.rank() == 0 ? "operand a is null" : "rank 0 refused this call: operand a is null");
+      meeting.call(2);
+      return testing::Test::HasFailure() ? 1 : 0;
     });
-    // Rank 1's call may throw.
-    ASSERT_TRUE(code == 0 || code == 3) << "round " << round;
+    ASSERT_EQ(code, 0) << "round " << round;
   }
+}
+
+// A rank that is ahead by more than is remembered of refusals waits for the others.
+TEST(Calls, ARankThatRefusesManyWaitsForTheOthers) {
+  const int code = run_threads(2, {.heap_bytes = 4096, .wait_limit = limit}, [](World& world) {
+    Meeting meeting(world);
+    for (int i = 0; i < 500; ++i) {
+      if (world.rank() == 1 && i % 100 == 0) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+      EXPECT_NE(refusal_of([&] { meeting.call(1, i % 3 == 0 || world.rank() == 0 ? "no" : ""); }), "");
+    }
+    meeting.call(2);
+    return testing::Test::HasFailure() ? 1 : 0;
+  });
+  EXPECT_EQ(code, 0);
 }
 
 // A reason longer than its place is cut.
