@@ -135,7 +135,7 @@ imbrex_status imbrex_world_check(const imbrex_world* world) IMBREX_NOEXCEPT;
 /// For callers that check more of a call than the library does: this rank refuses its next call, of whatever operator
 /// or collective, for `reason`. Every rank's call fails with it, with IMBREX_INVALID_INPUT, and the next call is a call
 /// like any other (operators.md, "What some ranks refuse"). A rank that stayed away would be waited for. Where peers
-/// have taken the call it returns behind it; it waits for nobody else.
+/// have taken the call it returns when that has ended; it waits for no other rank.
 imbrex_status imbrex_world_refuse_call(imbrex_world* world, const char* reason) IMBREX_NOEXCEPT;
 
 /// This rank has no rows for its next call. Returns when all ranks have come to that call: IMBREX_OK if none has any,
@@ -363,9 +363,7 @@ imbrex_status imbrex_embedding_run(imbrex_embedding* embedding, const imbrex_ope
 imbrex_status imbrex_embedding_update(imbrex_embedding* embedding, const imbrex_operand* operands, size_t count,
                                       float rate, void* stream) IMBREX_NOEXCEPT;
 
-/// This rank refuses its next call, lookup or update, for `reason`, which its peers' call fails with where they are on
-/// the CPU; on GPUs their world fails with it if they take the call. For callers that check more than the library does:
-/// a rank that stayed away would be waited for. Returns the refusal, IMBREX_INVALID_INPUT.
+/// As imbrex_world_refuse_call, of this rank's next lookup or update. Returns the refusal, IMBREX_INVALID_INPUT.
 imbrex_status imbrex_embedding_refuse(imbrex_embedding* embedding, const char* reason) IMBREX_NOEXCEPT;
 
 /// Collective: waits for the calls, and on GPUs for replays of graphs that hold some. `ignored`, the indices that were

@@ -64,8 +64,7 @@ struct AllReduceReport {
 
 /// What the collectives share. One object a rank; ranks make it together, and end it before the world. Its calls count
 /// among the world's, which come from one thread at a time and in the same order on every rank. On GPUs the calls of a
-/// world run one after another in that order: on one stream, or on several that wait for one another by events. Two at
-/// once would take each other's data, or keep each other from starting.
+/// world run one after another in that order, on whatever streams: operators, collectives and updates.
 ///
 /// `device` says where operands lie: automatic means GPUs where there is one for each rank, else the CPU. Constructors
 /// throw Error(invalid_input), on every rank, for options that contradict each other, where the ranks' differ, naming

@@ -93,9 +93,9 @@ struct OperatorOptions {
 /// is captured.
 ///
 /// Calls throw Error(invalid_input) for operands that do not fit, or that overlap in another way, naming operand, value
-/// and rule, before anything is launched. Where every rank refuses its call, the operator stays usable. Where only some
-/// ranks do, the world fails: the others end with Error(runtime_failure), which names the rank that refused and its
-/// reason.
+/// and rule, before anything is launched. What only some ranks refuse fails on all, with their reason, and the next call
+/// is a call like any other: a rank that had queued its call on a GPU gets the error behind its next call, or from check
+/// or synchronize; what that call wrote means nothing.
 class GemmOperator {
  public:
   ~GemmOperator();

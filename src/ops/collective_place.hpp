@@ -37,7 +37,7 @@ struct CollectiveObject::Place {
         describe, launch);
   }
 
-  /// Once the object is made: `stand_in` makes a call of a size that this rank refused, with operands that nobody uses,
+  /// Once the object is made: `stand_in` makes a call of a size that this rank refused, with operands of its own,
   /// and waits for it.
   void enroll(std::function<void(std::int64_t size)> stand_in);
 

@@ -272,34 +272,24 @@ struct GemmOperator::State {
 
   runtime::CallNote note() const { return {member.number(), rules.m(), 0, device == Device::cuda}; }
 
-  // Takes this rank's part in a call of that M that it refused. Its operands are NaN, so that nobody takes what comes
-  // of it for a result.
+  // Takes this rank's part in a call of that M that it refused. Its operands are NaN: what comes of them is no result.
   void stand_in(std::int64_t m) {
-    if (device == Device::cuda) return stand_in_on_gpu(m);
-    std::vector<std::vector<std::byte>> memory;
-    std::vector<Operand> operands;
-    for (const OperandInfo& of : rules.infos()) {
-      const OperandInfo info = m == problem.m ? of : rules.info(of.name, m);
-      operands.push_back({of.name, info.at(memory.emplace_back(info.bytes(), std::byte{0xff}).data())});
-    }
-    run_here(rules.resolve(operands));
-  }
-
-  void stand_in_on_gpu(std::int64_t m) {
-    runtime::select_gpu(gpus->own_gpu);
+    const bool there = device == Device::cuda;
+    if (there) runtime::select_gpu(gpus->own_gpu);
+    std::vector<std::vector<std::byte>> here;
     std::vector<std::unique_ptr<runtime::DeviceMemory>> memory;
     std::vector<Operand> operands;
     for (const OperandInfo& of : rules.infos()) {
       const OperandInfo info = m == problem.m ? of : rules.info(of.name, m);
-      memory.push_back(std::make_unique<runtime::DeviceMemory>(info.bytes()));
-      memory.back()->upload(std::vector<std::byte>(info.bytes(), std::byte{0xff}).data());
-      operands.push_back({of.name, info.at(memory.back()->get())});
+      here.emplace_back(info.bytes(), std::byte{0xff});
+      if (there) memory.emplace_back(std::make_unique<runtime::DeviceMemory>(info.bytes()))->upload(here.back());
+      operands.push_back({of.name, info.at(there ? memory.back()->get() : here.back().data())});
     }
+    if (!there) return static_cast<void>(run_here(rules.resolve(operands)));
     // Where peers store into the heap, what lies there comes back.
     const ops::LentOutput lent(*gpus, calls.place(), rules.info("out", m).bytes());
-    if (lent)
-      for (Operand& operand : operands)
-        if (operand.name == "out") operand.view.data = lent.get();
+    for (Operand& operand : operands)
+      if (lent && operand.name == "out") operand.view.data = lent.get();
     execution_of(m).run(rules.resolve(operands));
   }
 

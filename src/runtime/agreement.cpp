@@ -157,8 +157,13 @@ std::string disagreement(const std::vector<std::string>& texts) {
 }  // namespace
 
 std::vector<std::int64_t> agree(World& world, const std::function<Terms()>& ask) {
-  calls_of(world).begin_agreement();
   const Answer own = answer_of(ask);
+  try {
+    calls_of(world).begin_agreement();
+  } catch (const Error&) {
+    if (own.refusal) std::rethrow_exception(own.refusal);
+    throw;
+  }
   std::vector<Digest> all(static_cast<std::size_t>(world.size()));
   world.all_gather(&own.digest, all.data(), sizeof own.digest);
   bool fine = true;

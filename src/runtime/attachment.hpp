@@ -10,7 +10,7 @@ namespace imbrex::runtime {
 /// in a child that the program forked.
 std::shared_ptr<void>& attachment(World& world);
 
-/// Likewise, destroyed behind it: the order of the rank's calls on its GPU.
+/// The order of the rank's calls on its GPU, kept as attachment() is and destroyed after it.
 std::shared_ptr<void>& stream_order_slot(World& world);
 
 }  // namespace imbrex::runtime

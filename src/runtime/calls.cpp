@@ -35,9 +35,13 @@ Fate fate_of(const Control& control, int rank, std::uint64_t number) {
   // Numbers wrap; ranks are never 2^31 calls apart.
   const std::uint32_t ahead = base::wrapped<std::uint32_t>(record >> 32) - base::wrapped<std::uint32_t>(number);
   if (ahead >= std::uint32_t{1} << 31) return Fate::to_come;
-  // A rank that is far ahead remembers its last refusal only.
-  const bool refused = ahead < remembered ? (record >> ahead & 1) != 0
-                                          : word(block.refusals[rank].number).load(std::memory_order_acquire) == number;
+  if (ahead < remembered) return (record >> ahead & 1) != 0 ? Fate::refused : Fate::taken;
+  // Of a rank that is far ahead.
+  TakenRecord& taken = block.taken[rank][number % remembered_calls];
+  const bool given = word(taken.state).load(std::memory_order_acquire) == given_back;
+  const bool refused = word(taken.number).load(std::memory_order_acquire) == number
+                           ? given
+                           : word(block.refusals[rank].number).load(std::memory_order_acquire) == number;
   return refused ? Fate::refused : Fate::taken;
 }
 
@@ -106,7 +110,7 @@ void Calls::refuse(const Error& error) {
   try {
     make([&]() -> int { throw error; }, [](int) { return CallNote{}; }, [](int) { return Terms("a call"); },
          [](int) {});
-  } catch (const Error&) {  // the same, as it is everybody's
+  } catch (const Error&) {  // `error`: the caller throws it
   }
 }
 
@@ -118,7 +122,7 @@ std::uint64_t Calls::number_of(int rank) const {
   return number_ + static_cast<std::uint64_t>(std::int64_t{ahead});
 }
 
-// What this rank refused, or has thrown for, nobody has to tell it of.
+// Calls that this rank refused, or has thrown for: peers need not tell it of them.
 void Calls::settle_here(std::uint64_t number) {
   settled_.push_back(number);
   if (settled_.size() > 2 * remembered_calls)
@@ -130,19 +134,24 @@ bool Calls::is_settled(std::uint64_t number) const {
   return number + remembered_calls < number_ || std::find(settled_.begin(), settled_.end(), number) != settled_.end();
 }
 
-// A rank that takes a call writes that down, then looks for refusals. One that refuses it writes that down, then looks
-// for ranks that took it. All four are sequentially consistent, so one of the two sees the other.
-void Calls::take(const CallNote& note) {
-  refused_ <<= 1;
-  ControlBlock& block = control_.block();
-  TakenRecord& taken = block.taken[rank_][++number_ % remembered_calls];
+void Calls::write_down(const CallNote& note, TakenState state) {
+  TakenRecord& taken = control_.block().taken[rank_][number_ % remembered_calls];
   word(taken.number).store(0, std::memory_order_relaxed);
   std::atomic_thread_fence(std::memory_order_release);
   word(taken.object).store(note.object, std::memory_order_relaxed);
   word(taken.size).store(note.size, std::memory_order_relaxed);
   word(taken.kind).store(note.kind, std::memory_order_relaxed);
-  word(taken.state).store(note.queued ? taken_only : begun, std::memory_order_relaxed);
+  word(taken.state).store(state, std::memory_order_relaxed);
   word(taken.number).store(number_, std::memory_order_release);
+}
+
+// A rank that takes a call writes that down, then looks for refusals. One that refuses it writes that down, then looks
+// for ranks that took it. All four are sequentially consistent, so one of the two sees the other.
+void Calls::take(const CallNote& note) {
+  refused_ <<= 1;
+  ControlBlock& block = control_.block();
+  ++number_;
+  write_down(note, note.queued ? taken_only : begun);
   word(block.ranks[rank_].calls).store(packed(number_, refused_), std::memory_order_seq_cst);
   if (control_.far()) {
     if (word(block.last_refused).load(std::memory_order_seq_cst) < number_ &&
@@ -154,21 +163,25 @@ void Calls::take(const CallNote& note) {
                                               control_.name(rank_), text_of(control_.home(r).refusals[r], number_)));
     return;
   }
-  if (word(block.last_refused).load(std::memory_order_seq_cst) < number_) [[likely]]
+  if (word(block.last_refused).load(std::memory_order_seq_cst) < number_ &&
+      word(block.last_prepared).load(std::memory_order_seq_cst) < number_) [[likely]]
     return;
-  switch (fate(number_).fate) {
-    case CallFate::made:
-      known_ = ~std::uint64_t{0};  // it is told behind the call
-      return;
-    case CallFate::skipped:
-      refused_ |= 1;
-      settle_here(number_);
-      word(block.ranks[rank_].calls).store(packed(number_, refused_), std::memory_order_seq_cst);
-      throw_refused(number_);
-    case CallFate::agreed:
-      control_.record_and_throw(
-          fmt::format("{} makes call {} of the world, for which other ranks prepare", control_.name(rank_), number_));
+  known_ = ~std::uint64_t{0};  // what is refused is told after the call
+  const auto [decided, agreement] = fate(number_);
+  if (decided == CallFate::made) return;
+  if (decided == CallFate::agreed) {
+    const std::string reason =
+        fmt::format("{} makes a call of an object that is there, and other ranks prepare one: the ranks' calls differ",
+                    control_.name(rank_));
+    take_back(reason);
+    told_ = true;
+    throw Error(ErrorCode::invalid_input, reason);
   }
+  refused_ |= 1;
+  settle_here(number_);
+  write_down({}, given_back);
+  word(block.ranks[rank_].calls).store(packed(number_, refused_), std::memory_order_seq_cst);
+  throw_refused(number_);
 }
 
 void Calls::began(bool is_captured) noexcept {
@@ -176,7 +189,7 @@ void Calls::began(bool is_captured) noexcept {
       .store(is_captured ? captured : begun, std::memory_order_release);
 }
 
-// Nobody makes the call.
+// No rank makes the call.
 void Calls::throw_refused(std::uint64_t number) {
   told_ = true;
   // Ranks that were told so, too, count as such that refused it.
@@ -224,12 +237,15 @@ void Calls::refuse(std::string_view reason) {
   expect_own_process();
   ++number_;
   refused_ = refused_ << 1 | 1;
+  write_down({}, given_back);
   publish_refusal(reason);
   settle(reason);
 }
 
 void Calls::take_back(std::string_view reason) {
   refused_ |= 1;
+  // What it says of the call stays: ranks that stand in may read it.
+  word(control_.block().taken[rank_][number_ % remembered_calls].state).store(given_back, std::memory_order_release);
   publish_refusal(reason);
   settle(reason);
 }
@@ -271,10 +287,10 @@ void Calls::await(const std::function<bool(int)>& there, std::string_view for_wh
       });
 }
 
-// A rank proposes that the call is skipped only where it has seen, behind the refusal, that no rank had taken it; who
-// takes it later sees the refusal and asks here. So either nobody makes the call, or all do. The same goes for
-// agreements that ranks have begun.
-Calls::Decided Calls::fate(std::uint64_t number) {
+// A rank proposes that the call is skipped, or that an agreement comes before it, only where it has seen, after it said
+// so, that no rank had taken it; who takes it later sees that and asks here. So either no rank makes the call, or all
+// do. An agreement that this rank has been in is over, and the call is open again.
+Calls::Decided Calls::fate(std::uint64_t number, bool prepares) {
   ControlBlock& block = control_.block();
   // The place may hold an older decision that some rank has still to read.
   if (number > remembered_decisions)
@@ -282,11 +298,17 @@ Calls::Decided Calls::fate(std::uint64_t number) {
           "for a call that was refused");
   auto decided = word(block.decisions[number % remembered_decisions].fate);
   std::uint64_t seen = decided.load(std::memory_order_seq_cst);
-  while (seen >> 32 != base::wrapped<std::uint32_t>(number)) {
+  const auto agreement_of = [](std::uint64_t word) { return base::wrapped<std::uint32_t>(word & 0xffffffff) >> 2; };
+  const auto is_open = [&] {
+    return seen >> 32 != base::wrapped<std::uint32_t>(number) ||
+           (static_cast<CallFate>(seen % 4) == CallFate::agreed &&
+            (agreement_of(seen) - agreements_ - 1) % (1u << 30) >= 1u << 29);
+  };
+  while (is_open()) {
     CallFate proposed = CallFate::skipped;
-    std::uint64_t agreement = agreements_;
+    std::uint64_t agreement = agreements_ + (prepares ? 1 : 0);
     for (int r = 0; r < control_.size(); ++r) {
-      // Nobody goes past the call before it is decided: a rank that is past it had taken it.
+      // No rank goes past the call before it is decided: a rank that is past it had taken it.
       const std::uint64_t there = number_of(r);
       if (there > number || (there == number && fate_of(control_, r, number) == Fate::taken)) proposed = CallFate::made;
       agreement = std::max(agreement, word(block.ranks[r].agreements).load(std::memory_order_seq_cst));
@@ -295,38 +317,48 @@ Calls::Decided Calls::fate(std::uint64_t number) {
     const std::uint64_t own = number << 32 | (agreement << 2 & 0xffffffff) | static_cast<std::uint64_t>(proposed);
     if (decided.compare_exchange_strong(seen, own, std::memory_order_seq_cst)) seen = own;
   }
-  return {static_cast<CallFate>(seen % 4), base::wrapped<std::uint32_t>(seen & 0xffffffff) >> 2};
+  return {static_cast<CallFate>(seen % 4), agreement_of(seen)};
 }
 
 void Calls::settle(std::string_view reason) {
   if (control_.far()) return;
-  const auto [decided, agreement] = fate(number_);
-  if (decided == CallFate::made) return stand_in();
-  // The others wait in an agreement, which ends with this rank's reason.
-  if (decided != CallFate::agreed || (agreement - agreements_) % (1u << 30) != 1) return;
-  try {
-    agree(world_, [&]() -> Terms { throw Error(ErrorCode::invalid_input, std::string(reason)); });
-  } catch (const Error& error) {
-    if (error.code() != ErrorCode::invalid_input) throw;
+  for (;;) {
+    const auto [decided, agreement] = fate(number_);
+    if (decided == CallFate::made) return stand_in();
+    if (decided == CallFate::skipped) return;
+    // The others wait in an agreement, which ends with this rank's reason. Then the call is open again.
+    const Launching joins(*this);  // the agreement belongs to this call, not to the next one
+    try {
+      agree(world_, [&]() -> Terms { throw Error(ErrorCode::invalid_input, std::string(reason)); });
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::invalid_input) throw;
+    }
   }
 }
 
 void Calls::stand_in() {
   ControlBlock& block = control_.block();
-  // Some rank that has come to where it makes the call; none where all take it back.
-  int taker = -1;
+  // Some rank that has come to where it makes the call, or had: this one, too, where it took the call back.
+  CallNote note;
   std::uint32_t state = taken_only;
+  int taker = -1;
   control_.wait(
       world_.options().wait_limit,
       [&] {
         bool some = false;
+        taker = -1;
         for (int r = 0; r < control_.size(); ++r) {
-          if (r == rank_ || number_of(r) < number_ || fate_of(control_, r, number_) != Fate::taken) continue;
-          some = true;
-          state = word(block.taken[r][number_ % remembered_calls].state).load(std::memory_order_acquire);
-          if (state == taken_only) continue;
+          TakenRecord& taken = block.taken[r][number_ % remembered_calls];
+          const bool has = word(taken.number).load(std::memory_order_acquire) == number_;
+          state = word(taken.state).load(std::memory_order_acquire);
+          note = {word(taken.object).load(std::memory_order_relaxed), word(taken.size).load(std::memory_order_relaxed),
+                  word(taken.kind).load(std::memory_order_relaxed), false};
+          std::atomic_thread_fence(std::memory_order_acquire);
+          if (!has || word(taken.number).load(std::memory_order_relaxed) != number_) continue;
+          if (state == given_back && note.object == 0) continue;  // it never took it
           taker = r;
-          return true;
+          if (state != taken_only) return true;
+          some = true;
         }
         return !some;
       },
@@ -334,18 +366,11 @@ void Calls::stand_in() {
         return fmt::format("{} waited {:.3g} s for ranks that have taken call {}", control_.name(rank_),
                            world_.options().wait_limit, number_);
       });
-  if (taker < 0) return;
-  TakenRecord& taken = block.taken[taker][number_ % remembered_calls];
-  const CallNote note{word(taken.object).load(std::memory_order_relaxed),
-                      word(taken.size).load(std::memory_order_relaxed),
-                      word(taken.kind).load(std::memory_order_relaxed), false};
-  std::atomic_thread_fence(std::memory_order_acquire);
-  const bool whole = word(taken.number).load(std::memory_order_relaxed) == number_;
-  if (whole && state == captured) return;  // nobody has run it
+  if (state == captured && taker >= 0) return;  // no rank has run it
   const auto member = std::find_if(members_.begin(), members_.end(),
                                    [&](const CallMember* one) { return one->number() == note.object; });
-  if (!whole || note.object == 0 || member == members_.end())
-    return record_refusal(control_, rank_, taker, text_of(block.refusals[rank_], number_));
+  if (taker < 0 || note.object == 0 || member == members_.end())
+    return record_refusal(control_, rank_, std::max(taker, 0), text_of(block.refusals[rank_], number_));
   const Launching launching(*this);
   try {
     (*member)->stand_in_(note);
@@ -367,6 +392,7 @@ void Calls::skip(std::string_view reason) {
   }
   ++number_;
   refused_ = refused_ << 1 | 1;
+  write_down({}, given_back);
   word(control_.block().ranks[rank_].skipped).store(number_, std::memory_order_seq_cst);
   publish_refusal(reason);
   settle(reason);
@@ -413,22 +439,20 @@ void Calls::expect_place(std::uint64_t place) {
 
 std::uint64_t Calls::place() { return said_first(0); }
 
-// A peer that has refused the call for which this rank prepares either sees the agreement, and takes part in it, or it
-// is seen here.
+// An agreement outside of a call comes before the next one. A rank that makes that call already, or has refused it,
+// would not come: all decide together.
 void Calls::begin_agreement() {
   expect_own_process();
   ControlBlock& block = control_.block();
-  const auto agreements = word(block.ranks[rank_].agreements);
-  const auto is_skipped = [&] {
-    return !control_.far() && word(block.last_refused).load(std::memory_order_seq_cst) > number_ &&
-           fate(number_ + 1).fate == CallFate::skipped;
-  };
-  if (is_skipped()) throw_refused(number_ + 1);
-  agreements.store(++agreements_, std::memory_order_seq_cst);
-  if (!is_skipped()) [[likely]]
-    return;
-  agreements.store(--agreements_, std::memory_order_seq_cst);
-  throw_refused(number_ + 1);
+  if (!launching_ && !control_.far()) {
+    raise(block.last_prepared, number_ + 1);
+    const CallFate decided = fate(number_ + 1, true).fate;
+    if (decided == CallFate::skipped) throw_refused(number_ + 1);
+    IMBREX_EXPECTS(decided != CallFate::made,
+                   "{} prepares an object, and other ranks make a call of one that is there: the ranks' calls differ",
+                   control_.name(rank_));
+  }
+  word(block.ranks[rank_].agreements).store(++agreements_, std::memory_order_seq_cst);
 }
 
 void note_refusal(Control& control, int rank, std::uint64_t number, std::uint64_t calls,

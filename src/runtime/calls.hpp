@@ -20,7 +20,7 @@ namespace imbrex::runtime {
 
 /// What a call is, so that a rank that refused it can take its part in it.
 struct CallNote {
-  std::uint64_t object = 0;  ///< CallMember::number; 0: nobody can stand in
+  std::uint64_t object = 0;  ///< CallMember::number; 0: no rank can stand in
   std::int64_t size = 0;     ///< M, elements, rows: the object's own, and the same on every rank
   std::uint32_t kind = 0;    ///< the object's own
   bool queued = false;       ///< `began` says later whether a graph captures the call
@@ -31,7 +31,7 @@ class Calls;
 /// An object whose calls are the world's, while it lives. Every rank makes it, after an agreement that was its own.
 class CallMember {
  public:
-  /// `stand_in` makes a call that this rank refused, with operands that nobody uses.
+  /// `stand_in` makes a call that this rank refused, with operands of its own.
   CallMember(Calls& calls, std::function<void(const CallNote&)> stand_in);
   ~CallMember();
   CallMember(const CallMember&) = delete;
@@ -97,7 +97,7 @@ class Calls {
     }
   }
 
-  /// This rank takes its next call. Throws Error(invalid_input) if a peer has refused it and nobody makes it. A few
+  /// This rank takes its next call. Throws Error(invalid_input) if a peer has refused it and no rank makes it. A few
   /// stores and one load where nothing was refused.
   void take(const CallNote& note = {});
 
@@ -128,10 +128,11 @@ class Calls {
   /// they store into). Throws Error(invalid_input), which is this rank's refusal, where the first rank that came to
   /// this call said another one. In `launch`; elsewhere nothing is compared.
   void expect_place(std::uint64_t place);
-  /// The place of the call that is made: 0 if nobody has said one before.
+  /// The place of the call that is made: 0 if no rank has said one before.
   std::uint64_t place();
 
-  /// An agreement begins: throws Error(invalid_input) where a peer has refused the call that it belongs to.
+  /// An agreement begins: throws Error(invalid_input) where a peer has refused the call that it belongs to, or makes
+  /// it.
   void begin_agreement();
 
   /// Throws Error(invalid_input) in a child of the rank's process, which is no rank.
@@ -139,7 +140,7 @@ class Calls {
 
  private:
   friend class CallMember;
-  // What the ranks do with a call that some refused: nobody makes it; all meet in the agreement of that number, which
+  // What the ranks do with a call that some refused: no rank makes it; all meet in the agreement of that number, which
   // refuses it; all make it.
   enum class CallFate : std::uint64_t { skipped = 1, agreed = 2, made = 3 };
   // While one lives, a call is launched.
@@ -161,11 +162,12 @@ class Calls {
 
   // Where calls are checked.
   void compare(const std::function<Terms()>& ask);
+  void write_down(const CallNote& note, TakenState state);
   void publish_refusal(std::string_view reason);
   void tell_of_refusals();
   void settle(std::string_view reason);
   void stand_in();
-  Decided fate(std::uint64_t number);
+  Decided fate(std::uint64_t number, bool prepares = false);
   bool all_empty();
   std::uint64_t said_first(std::uint64_t place);
   void await(const std::function<bool(int)>& there, std::string_view for_what);

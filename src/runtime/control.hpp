@@ -50,7 +50,7 @@ struct alignas(64) RefusalRecord {
   std::uint64_t text[63];  // ends with a zero byte
 };
 
-/// What a rank has written down of a call that it took. Written by that rank alone; `number` is 0 while it writes.
+/// What a rank has written down of a call that it took, or refused. Written by that rank alone; `number` is 0 while it writes.
 struct alignas(32) TakenRecord {
   std::uint64_t number;  // of the call
   std::uint64_t object;  // CallNote
@@ -58,7 +58,7 @@ struct alignas(32) TakenRecord {
   std::uint32_t kind;
   std::uint32_t state;  // TakenState
 };
-enum TakenState : std::uint32_t { taken_only = 0, begun = 1, captured = 2 };
+enum TakenState : std::uint32_t { taken_only = 0, begun = 1, captured = 2, given_back = 3 };  // given_back: refused
 inline constexpr std::size_t remembered_calls = 1024;
 
 /// What the ranks have decided together of a call that some of them refused: number of the call, and the decision. Each
@@ -81,6 +81,7 @@ struct ControlBlock {
   RankRecord ranks[max_world_size];
   alignas(64) std::uint64_t last_refused;  // the latest call that a rank refused; 0: none was
   std::uint64_t refusals_made;             // by all ranks
+  std::uint64_t last_prepared;             // the latest call before which a rank began an agreement
   alignas(4096) RefusalRecord refusals[max_world_size];
   alignas(4096) std::byte gather[2][max_world_size][max_gather_bytes];  // slot, rank
   alignas(4096) Decision decisions[remembered_decisions];               // of call n at n modulo their number

@@ -200,7 +200,7 @@ TEST(Refusals, ReachEveryRankAndTheNextCallIsRight) {
           << ranks << (processes ? " processes" : " threads") << ", seed " << seed;
 }
 
-// The reason and the rank are named, whoever comes first.
+// The reason and the rank are named, however late a rank comes.
 TEST(Refusals, NameTheRankAndItsReason) {
   for (const bool refuser_first : {false, true})
     for (const bool processes : {false, true})

@@ -400,7 +400,7 @@ def modules_refuse() -> None:
         bag(*good)
 
 
-@pytest.mark.skipif(DEVICE == "cuda", reason="one rank's refusal on GPUs fails the world of the others")
+@pytest.mark.skipif(DEVICE == "cuda", reason="on GPUs the other ranks hear of it with a later call")
 def test_modules_refuse(ranks):
     ranks.run(modules_refuse)
 

@@ -99,7 +99,7 @@ struct Meeting {
   std::int64_t stood_in = 0;
 };
 
-// Whichever rank comes first, in both kinds of worlds, before the call is taken or behind that.
+// Whichever rank comes first, in both kinds of worlds, before the call is taken or after it.
 TEST(Calls, ThatOneRankRefusesFailOnAllRanks) {
   for (const bool late : {false, true})
     for (const bool refuser_first : {false, true}) {
@@ -123,7 +123,7 @@ TEST(Calls, ThatOneRankRefusesFailOnAllRanks) {
     }
 }
 
-// Where nobody can stand in, the world fails.
+// Where no rank can stand in, the world fails.
 TEST(Calls, OfNoObjectFailTheWorld) {
   const auto body = [&](World& world) {
     Calls& calls = calls_of(world);

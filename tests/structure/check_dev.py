@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 FOLDER = "docs/dev"
-MOST_WORDS = 12500  # of prose in all pages but derivations
+MOST_WORDS = 14000  # of prose in all pages but derivations
 # Pages in which a file exists for each row of a table `| file | look for | ...`, and holds what the row says.
 EVERY = re.compile(r"<!-- every file with (\w+) in ([\w ]+) -->")
 SHOWN = re.compile(r"<!-- shown by (\S+): ([\w ]+) -->")
