@@ -20,7 +20,7 @@ class EmbeddingBackend {
   virtual const EmbeddingCall& resolve(EmbeddingRules& rules, const Operands& operands, float rate,
                                        CudaStream stream) = 0;
 
-  /// Of the call that is made now: whether it waits for the other ranks before it is queued.
+  /// Says whether the call that is made now waits for the other ranks before it is queued.
   virtual bool meets(const EmbeddingCall& call) const = 0;
   virtual void run(const EmbeddingCall& call, CudaStream stream) = 0;
   virtual void update(const EmbeddingCall& call, float rate, CudaStream stream) = 0;

@@ -19,8 +19,10 @@ namespace imbrex::runtime {
 namespace {
 
 constexpr std::uint32_t remembered = 32;
+// What a rank writes down of a call that it was told of as refused.
+constexpr std::uint32_t told_kind = 0xffffffff;
 
-// Of this process, since its first ancestor that had this library.
+// Forks of this process since its first ancestor that had this library.
 std::atomic<std::uint64_t> forks = 0;
 [[maybe_unused]] const int counts_forks = pthread_atfork(nullptr, nullptr, [] { forks.fetch_add(1); });
 
@@ -36,7 +38,7 @@ Fate fate_of(const Control& control, int rank, std::uint64_t number) {
   const std::uint32_t ahead = base::wrapped<std::uint32_t>(record >> 32) - base::wrapped<std::uint32_t>(number);
   if (ahead >= std::uint32_t{1} << 31) return Fate::to_come;
   if (ahead < remembered) return (record >> ahead & 1) != 0 ? Fate::refused : Fate::taken;
-  // Of a rank that is far ahead.
+  // A rank that is far ahead has written it down.
   TakenRecord& taken = block.taken[rank][number % remembered_calls];
   const bool given = word(taken.state).load(std::memory_order_acquire) == given_back;
   const bool refused = word(taken.number).load(std::memory_order_acquire) == number
@@ -65,6 +67,12 @@ std::string text_of(RefusalRecord& record, std::uint64_t number) {
   if (!begun || word(record.number).load(std::memory_order_relaxed) != number) return "its error says why";
   const auto* text = reinterpret_cast<const char*>(words.data());
   return {text, strnlen(text, sizeof words)};
+}
+
+// A rank is no more refusals ahead of the others than are remembered.
+std::string reason_of(const Control& control, int rank, std::uint64_t number) {
+  if (control.is_far(rank)) return text_of(control.home(rank).refusals[rank], number);
+  return text_of(control.block().reasons[rank][number % remembered_decisions], number);
 }
 
 void raise(std::uint64_t& last_refused, std::uint64_t number) noexcept {
@@ -160,7 +168,7 @@ void Calls::take(const CallNote& note) {
     for (int r = 0; r < control_.size(); ++r)
       if (fate_of(control_, r, number_) == Fate::refused)
         control_.record_and_throw(fmt::format("{} refused a call that {} takes: {}", control_.name(r),
-                                              control_.name(rank_), text_of(control_.home(r).refusals[r], number_)));
+                                              control_.name(rank_), reason_of(control_, r, number_)));
     return;
   }
   if (word(block.last_refused).load(std::memory_order_seq_cst) < number_ &&
@@ -170,16 +178,27 @@ void Calls::take(const CallNote& note) {
   const auto [decided, agreement] = fate(number_);
   if (decided == CallFate::made) return;
   if (decided == CallFate::agreed) {
-    const std::string reason =
+    // That agreement ends with what the others say.
+    std::string reason =
         fmt::format("{} makes a call of an object that is there, and other ranks prepare one: the ranks' calls differ",
                     control_.name(rank_));
-    take_back(reason);
+    refused_ |= 1;
+    word(block.taken[rank_][number_ % remembered_calls].state).store(given_back, std::memory_order_release);
+    publish_refusal(reason);
+    try {
+      const Launching joins(*this);
+      agree(world_, [] { return Terms("a call of an object that is there"); });
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::invalid_input) throw;
+      reason = error.what();
+    }
+    settle(reason);
     told_ = true;
     throw Error(ErrorCode::invalid_input, reason);
   }
   refused_ |= 1;
   settle_here(number_);
-  write_down({}, given_back);
+  write_down({.kind = told_kind}, given_back);
   word(block.ranks[rank_].calls).store(packed(number_, refused_), std::memory_order_seq_cst);
   throw_refused(number_);
 }
@@ -193,14 +212,15 @@ void Calls::began(bool is_captured) noexcept {
 void Calls::throw_refused(std::uint64_t number) {
   told_ = true;
   // Ranks that were told so, too, count as such that refused it.
-  for (const bool with_reason : {true, false})
-    for (int r = 0; r < control_.size(); ++r) {
-      RefusalRecord& record = control_.block().refusals[r];
-      if (r != rank_ && fate_of(control_, r, number) == Fate::refused &&
-          (!with_reason || word(record.number).load(std::memory_order_acquire) == number))
-        throw Error(ErrorCode::invalid_input,
-                    fmt::format("{} refused this call: {}", control_.name(r), text_of(record, number)));
-    }
+  for (int r = 0; r < control_.size(); ++r) {
+    TakenRecord& written = control_.block().taken[r][number % remembered_calls];
+    if (r == rank_ || fate_of(control_, r, number) != Fate::refused ||
+        word(written.number).load(std::memory_order_acquire) != number ||
+        word(written.kind).load(std::memory_order_relaxed) == told_kind)
+      continue;
+    throw Error(ErrorCode::invalid_input,
+                fmt::format("{} refused this call: {}", control_.name(r), reason_of(control_, r, number)));
+  }
   throw Error(ErrorCode::invalid_input, "another rank refused this call");
 }
 
@@ -220,13 +240,13 @@ void Calls::tell_of_refusals() {
                               : fmt::format("the call that was made {} calls before this one, whose outputs mean "
                                             "nothing",
                                             number_ - number),
-                          text_of(block.refusals[rank], number));
+                          reason_of(control_, rank, number));
   };
   for (int r = 0; r < control_.size(); ++r) {
     if (r == rank_) continue;
     look(r, word(block.refusals[r].number).load(std::memory_order_acquire));
     const std::uint64_t last = number_of(r);
-    for (std::uint32_t back = 0; back < remembered && back < last; ++back) look(r, last - back);
+    for (std::uint64_t back = 0; back < remembered_calls && back < last; ++back) look(r, last - back);
   }
   if (first.empty()) return;
   told_ = true;
@@ -254,6 +274,7 @@ void Calls::publish_refusal(std::string_view reason) {
   ControlBlock& block = control_.block();
   settle_here(number_);
   write_text(block.refusals[rank_], number_, reason);
+  write_text(block.reasons[rank_][number_ % remembered_decisions], number_, reason);
   word(block.ranks[rank_].calls).store(packed(number_, refused_), std::memory_order_seq_cst);
   raise(block.last_refused, number_);
   word(block.refusals_made).fetch_add(1);
@@ -370,7 +391,7 @@ void Calls::stand_in() {
   const auto member = std::find_if(members_.begin(), members_.end(),
                                    [&](const CallMember* one) { return one->number() == note.object; });
   if (taker < 0 || note.object == 0 || member == members_.end())
-    return record_refusal(control_, rank_, std::max(taker, 0), text_of(block.refusals[rank_], number_));
+    return record_refusal(control_, rank_, std::max(taker, 0), reason_of(control_, rank_, number_));
   const Launching launching(*this);
   try {
     (*member)->stand_in_(note);

@@ -101,7 +101,7 @@ class Calls {
   /// stores and one load where nothing was refused.
   void take(const CallNote& note = {});
 
-  /// Of the call that is being made: it has come to where it is queued, or captured. Before it waits for anybody.
+  /// The call that is being made has come to where it is queued, or captured. Said before it waits for any rank.
   void began(bool captured) noexcept;
 
   /// Throws Error(invalid_input), once, if a peer refused what this rank took.

@@ -50,7 +50,8 @@ struct alignas(64) RefusalRecord {
   std::uint64_t text[63];  // ends with a zero byte
 };
 
-/// What a rank has written down of a call that it took, or refused. Written by that rank alone; `number` is 0 while it writes.
+/// What a rank has written down of a call that it took, or refused. Written by that rank alone; `number` is 0 while it
+/// writes.
 struct alignas(32) TakenRecord {
   std::uint64_t number;  // of the call
   std::uint64_t object;  // CallNote
@@ -83,10 +84,11 @@ struct ControlBlock {
   std::uint64_t refusals_made;             // by all ranks
   std::uint64_t last_prepared;             // the latest call before which a rank began an agreement
   alignas(4096) RefusalRecord refusals[max_world_size];
-  alignas(4096) std::byte gather[2][max_world_size][max_gather_bytes];  // slot, rank
-  alignas(4096) Decision decisions[remembered_decisions];               // of call n at n modulo their number
-  alignas(4096) std::uint64_t places[remembered_places];                // of call n: see Calls::expect_place
-  alignas(4096) TakenRecord taken[max_world_size][remembered_calls];    // rank, call n at n modulo their number
+  alignas(4096) std::byte gather[2][max_world_size][max_gather_bytes];        // slot, rank
+  alignas(4096) Decision decisions[remembered_decisions];                     // of call n at n modulo their number
+  alignas(4096) std::uint64_t places[remembered_places];                      // of call n: see Calls::expect_place
+  alignas(4096) TakenRecord taken[max_world_size][remembered_calls];          // rank, call n at n modulo their number
+  alignas(4096) RefusalRecord reasons[max_world_size][remembered_decisions];  // rank, call n: why it refused it
 };
 
 static_assert(sizeof(RankRecord) == 64 && sizeof(FailureRecord) == 2048 && sizeof(RefusalRecord) == 512);
@@ -95,7 +97,8 @@ static_assert(offsetof(ControlBlock, refusals_made) == 6280);
 static_assert(offsetof(ControlBlock, ranks) == 2176 && offsetof(ControlBlock, last_refused) == 6272);
 static_assert(offsetof(ControlBlock, refusals) == 8192 && offsetof(ControlBlock, gather) == 40960);
 static_assert(offsetof(ControlBlock, decisions) == 565248 && offsetof(ControlBlock, places) == 569344);
-static_assert(offsetof(ControlBlock, taken) == 602112 && sizeof(ControlBlock) == 602112 + 64 * 1024 * 32);
+static_assert(offsetof(ControlBlock, taken) == 602112 && offsetof(ControlBlock, reasons) == 2699264 &&
+              sizeof(ControlBlock) == 2699264 + 64 * 64 * 512);
 static_assert(std::atomic_ref<std::uint32_t>::is_always_lock_free &&
                   std::atomic_ref<std::uint64_t>::is_always_lock_free,
               "atomics that take a lock do not work between processes");

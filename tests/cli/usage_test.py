@@ -214,7 +214,7 @@ class Machine(Case):
         self.assertEqual(self.run_program("--version"), self.run_program("version"))
 
     def test_doctor_refuses_where_every_run_is_refused(self):
-        for variable, says in (("RANK", "RANK='abc' is not an integer"), ("WORLD_SIZE", "RANK is not set, though")):
+        for variable, says in (("RANK", "RANK='abc' is not an integer"), ("WORLD_SIZE", "WORLD_SIZE='abc' is not an integer")):
             environment = {variable: "abc"}
             result = self.json_of("doctor", environment=environment, code=3)
             findings = [f for f in result["findings"] if f["what"] == "launcher"]

@@ -16,7 +16,7 @@
 
 namespace imbrex::runtime {
 
-/// Of one world; used by one host thread at a time.
+/// One world has one; one host thread at a time uses it.
 class StreamOrder {
  public:
   /// The device is selected.
