@@ -49,7 +49,7 @@ BAD = {
     "list": (lambda g: it.matmul_reduce_scatter(_z(4, 8), [[1.0]], g), "b is of type list: it must be a torch.Tensor"),
     "one dimension": (lambda g: it.matmul_all_reduce(_z(8), _z(8, 4), g), "a is 8: it must have 2 or 3 dimensions"),
     "b of three": (lambda g: it.matmul_all_reduce(_z(4, 8), _z(1, 8, 4), g), "b is 1 x 8 x 4: it must have 2"),
-    "empty": (lambda g: it.matmul_all_reduce(_z(0, 8), _z(8, 4), g), "a is 0 x 8: no dimension may be 0"),
+    "empty": (lambda g: it.matmul_all_reduce(_z(4, 8), _z(8, 0), g), "a is 4 x 8, b 8 x 0: only a's rows may be none"),
     "rows": (lambda g: it.matmul_reduce_scatter(_z(6, 8), _z(8, 4), g), "must divide by the 4 ranks"),
     "all-to-all rows": (lambda g: it.matmul_all_to_all(_z(6, 8), _z(8, 4), g), "M = 6 does not divide by 4 ranks"),
     "last dim": (lambda g: it.all_gather_matmul(_z(4, 8), _z(8, 4), g, gather_dim=1), "gather_dim = 1 with a of"),
