@@ -160,7 +160,6 @@ void random_pitches(int ranks, int count, const CudaOptions& options = {}) {
       p.op = op;
       p.more_n = {};
       p.gathered_a = false;
-      p.b_layout = Layout::row_major;
       if (op != Operator::gemm_all_to_all) p.k *= ranks;
     }
     test::add_pitches(random, p, plain ? 1 : static_cast<std::int64_t>(16 / size_of(type)));
