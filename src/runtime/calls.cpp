@@ -175,7 +175,7 @@ void Calls::take(const CallNote& note) {
       word(block.last_prepared).load(std::memory_order_seq_cst) < number_) [[likely]]
     return;
   known_ = ~std::uint64_t{0};  // what is refused is told after the call
-  const auto [decided, agreement] = fate(number_);
+  const CallFate decided = fate(number_);
   if (decided == CallFate::made) return;
   if (decided == CallFate::agreed) {
     // That agreement ends with what the others say.
@@ -311,7 +311,7 @@ void Calls::await(const std::function<bool(int)>& there, std::string_view for_wh
 // A rank proposes that the call is skipped, or that an agreement comes before it, only where it has seen, after it said
 // so, that no rank had taken it; who takes it later sees that and asks here. So either no rank makes the call, or all
 // do. An agreement that this rank has been in is over, and the call is open again.
-Calls::Decided Calls::fate(std::uint64_t number, bool prepares) {
+Calls::CallFate Calls::fate(std::uint64_t number, bool prepares) {
   ControlBlock& block = control_.block();
   // The place may hold an older decision that some rank has still to read.
   if (number > remembered_decisions)
@@ -338,13 +338,13 @@ Calls::Decided Calls::fate(std::uint64_t number, bool prepares) {
     const std::uint64_t own = number << 32 | (agreement << 2 & 0xffffffff) | static_cast<std::uint64_t>(proposed);
     if (decided.compare_exchange_strong(seen, own, std::memory_order_seq_cst)) seen = own;
   }
-  return {static_cast<CallFate>(seen % 4), agreement_of(seen)};
+  return static_cast<CallFate>(seen % 4);
 }
 
 void Calls::settle(std::string_view reason) {
   if (control_.far()) return;
   for (;;) {
-    const auto [decided, agreement] = fate(number_);
+    const CallFate decided = fate(number_);
     if (decided == CallFate::made) return stand_in();
     if (decided == CallFate::skipped) return;
     // The others wait in an agreement, which ends with this rank's reason. Then the call is open again.
@@ -422,7 +422,7 @@ void Calls::skip(std::string_view reason) {
 
 bool Calls::all_empty() {
   ControlBlock& block = control_.block();
-  if (fate(number_).fate != CallFate::skipped) return false;
+  if (fate(number_) != CallFate::skipped) return false;
   await([&](int r) { return number_of(r) >= number_; }, "at a call without rows");
   auto decided = word(block.decisions[number_ % remembered_decisions].empty);
   std::uint64_t seen = decided.load(std::memory_order_seq_cst);
@@ -467,7 +467,7 @@ void Calls::begin_agreement() {
   ControlBlock& block = control_.block();
   if (!launching_ && !control_.far()) {
     raise(block.last_prepared, number_ + 1);
-    const CallFate decided = fate(number_ + 1, true).fate;
+    const CallFate decided = fate(number_ + 1, true);
     if (decided == CallFate::skipped) throw_refused(number_ + 1);
     IMBREX_EXPECTS(decided != CallFate::made,
                    "{} prepares an object, and other ranks make a call of one that is there: the ranks' calls differ",

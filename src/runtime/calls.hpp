@@ -155,10 +155,6 @@ class Calls {
     Calls& calls_;
     bool before_;
   };
-  struct Decided {
-    CallFate fate;
-    std::uint32_t agreement;
-  };
 
   // Where calls are checked.
   void compare(const std::function<Terms()>& ask);
@@ -167,7 +163,7 @@ class Calls {
   void tell_of_refusals();
   void settle(std::string_view reason);
   void stand_in();
-  Decided fate(std::uint64_t number, bool prepares = false);
+  CallFate fate(std::uint64_t number, bool prepares = false);
   bool all_empty();
   std::uint64_t said_first(std::uint64_t place);
   void await(const std::function<bool(int)>& there, std::string_view for_what);
