@@ -19,7 +19,7 @@
 
 namespace {
 
-using Wide = unsigned __int128;
+__extension__ typedef unsigned __int128 Wide;
 using Arguments = std::vector<std::uint64_t>;
 
 constexpr std::size_t heap_bytes = std::size_t{1} << 20, block_bytes = 256;
