@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal, overload
+from typing import Any, Literal, SupportsIndex, overload
 
 import torch
 from torch import Tensor
@@ -61,17 +61,6 @@ for _name in ("all_gather_matmul", "matmul_reduce_scatter", "matmul_all_reduce",
         _unrecorded.impl(_name + _suffix, torch.library.fallthrough_kernel, "Autograd")
 
 
-def _named(error: Exception, a: Any, b: Any, bias: Any, out: Any) -> Exception:
-    """InvalidInput where a call failed because one of them is no tensor, else the error."""
-    if not isinstance(error, AttributeError):
-        return error
-    for name, given in (("a", a), ("b", b), ("bias", bias), ("out", out)):
-        for one in given if isinstance(given, (list, tuple)) and name != "a" else (given,):
-            if one is not None and not isinstance(one, Tensor):
-                return InvalidInput(f"{name} is of type {type(one).__name__}: it must be a torch.Tensor")
-    return error
-
-
 def _have_tangents(a: Any, b: Any, bias: Any, scale_a: Any, scale_b: Any) -> bool:
     several = [one for given in (b, bias, scale_b) if isinstance(given, (list, tuple)) for one in given]
     return has_tangent(a, b, bias, scale_a, scale_b, *several)
@@ -84,8 +73,8 @@ def _expect_recorded(a: Tensor, b: Tensor, scale_a: Tensor | None, scale_b: Tens
 
 
 def _dimension(dim: int, a: Tensor, name: str) -> int:
-    if not -a.dim() <= dim < a.dim() - 1 or dim == -1:
-        raise InvalidInput(f"{name} = {dim} with a of {tuple(a.shape)}: it must be a dimension of a before its last")
+    if not isinstance(dim, SupportsIndex) or not -a.dim() <= dim < a.dim() - 1 or dim == -1:
+        raise InvalidInput(f"{name} = {dim!r} with a of {tuple(a.shape)}: it must be a dimension of a before its last")
     return dim % a.dim()
 
 
@@ -235,7 +224,7 @@ def all_gather_matmul(
         written(out)
         return out
     except Exception as error:
-        extension.raise_for(_named(error, a, b, bias, out), name)
+        extension.raise_for(error, name, a=a, b=b, bias=bias, scale_a=scale_a, scale_b=scale_b, out=out)
 
 
 def matmul_reduce_scatter(
@@ -321,7 +310,7 @@ def matmul_reduce_scatter(
         written(out)
         return out
     except Exception as error:
-        extension.raise_for(_named(error, a, b, bias, out), name)
+        extension.raise_for(error, name, a=a, b=b, bias=bias, scale_a=scale_a, scale_b=scale_b, out=out)
 
 
 def _expect_for_tolerance(
@@ -417,7 +406,7 @@ def matmul_all_reduce(
         written(out)
         return out
     except Exception as error:
-        extension.raise_for(_named(error, a, b, bias, out), name)
+        extension.raise_for(error, name, a=a, b=b, bias=bias, scale_a=scale_a, scale_b=scale_b, out=out)
 
 
 def matmul_all_to_all(
@@ -479,4 +468,4 @@ def matmul_all_to_all(
         written(out)
         return out
     except Exception as error:
-        extension.raise_for(_named(error, a, b, bias, out), name)
+        extension.raise_for(error, name, a=a, b=b, bias=bias, scale_a=scale_a, scale_b=scale_b, out=out)
