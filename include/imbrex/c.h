@@ -183,7 +183,7 @@ typedef struct imbrex_gemm {
 /// The same on every rank.
 typedef struct imbrex_operator_options {
   size_t size;
-  const char* strategy;  ///< "sequential", "decomposed" or "fused"; NULL: the one predicted to be fastest
+  const char* strategy;  ///< "sequential", "decomposed", "fused" or "signaled"; NULL: the one predicted to be fastest
   const char* knobs;     ///< a JSON object, as plans have them; what it leaves out is default. NULL: chosen
   imbrex_device device;
   int32_t cpu_workers;  ///< CPU: threads a rank that take compute tasks; 0: one

@@ -47,9 +47,9 @@ struct GemmShape {
 };
 
 struct OperatorOptions {
-  std::optional<Strategy> strategy;  ///< not set: the one measured, or else predicted, to be fastest
-  std::optional<Knobs> knobs;        ///< not set: chosen with the strategy
-  CpuOptions cpu;
+  std::optional<Strategy> strategy{};  ///< not set: the one measured, or else predicted, to be fastest
+  std::optional<Knobs> knobs{};        ///< not set: chosen with the strategy
+  CpuOptions cpu{};
   Device device = Device::automatic;
   CudaOptions cuda{};  ///< for the world's first operator on GPUs; later ones give the same, or none
   /// gemm_all_reduce and gemm_reduce_scatter: what the ranks' products are sent through to be summed, and the sums to
@@ -93,9 +93,9 @@ struct OperatorOptions {
 /// is captured.
 ///
 /// Calls throw Error(invalid_input) for operands that do not fit, or that overlap in another way, naming operand, value
-/// and rule, before anything is launched. What only some ranks refuse fails on all, with their reason, and the next call
-/// is a call like any other: a rank that had queued its call on a GPU gets the error behind its next call, or from check
-/// or synchronize; what that call wrote means nothing.
+/// and rule, before anything is launched. What only some ranks refuse fails on all, with their reason, and the next
+/// call is a call like any other: a rank that had queued its call on a GPU gets the error behind its next call, or from
+/// check or synchronize; what that call wrote means nothing.
 class GemmOperator {
  public:
   ~GemmOperator();
