@@ -6,7 +6,6 @@ IMBREX_TEST_SEED adds to the seeds, which are printed where something fails.
 
 import contextlib
 import html.parser
-import io
 import json
 import os
 import random
@@ -109,7 +108,7 @@ class Planner(unittest.TestCase):
         self.assertLess(planner.pace_of([(0.1, 1)]), 1.1)
 
 
-class Lists(Case):
+class Lists(unittest.TestCase):
     def test_every_measurement_is_sound(self):
         for ranks in (2, 4, 8):
             for made in (lists.of_gpus, lists.of_one_gpu, lists.of_cpu):
@@ -149,34 +148,6 @@ class Lists(Case):
                 self.assertTrue(all(case.ways for case in runs.cases(name, cpu)))
         with self.assertRaisesRegex(ValueError, "'all'"):
             runs.cases("all", True)
-
-    def test_subjects_of_runs_come_first(self):
-        for name in ("verify", "operators", "layouts", "codecs", "signaled", "all_reduce", "jacobi"):
-            wanted = runs.cases(name, True)
-            turns = runs.in_turns(wanted)
-            self.assertEqual(sorted(turns), sorted((i, way) for i, case in enumerate(wanted) for way in case.ways))
-            needed = {(i, way) for i, case in enumerate(wanted) for way in case.needed()}
-            self.assertEqual(set(turns[: len(needed)]), needed, name)
-            # What is compared runs one after the other, and a case is whole before the next begins.
-            if wanted[0].subject:
-                self.assertEqual(turns[:2], [(0, way) for way in wanted[0].needed()], name)
-
-    def test_runs_that_are_cut_off_name_what_is_missing(self):
-        program = self.folder / "imbrex"
-        program.write_text("#!/bin/sh\nsleep 0.4\necho '{\"seconds\": [1, 2e-6]}'\n")
-        program.chmod(0o755)
-        out = self.folder / "runs.json"
-        words = ["--program", str(program), "--set", "signaled", "--out", str(out), "--device", "cpu", "--seconds"]
-        with contextlib.redirect_stdout(io.StringIO()):
-            self.assertEqual(runs.main([*words, "1.1"]), 0)
-        told = json.loads(out.read_text())
-        done = [(row["what"], way) for row in told["rows"] for way in row["ways"]]
-        self.assertIn(done[0], [(told["rows"][0]["what"], "sequential")])
-        self.assertIn((told["rows"][0]["what"], "signaled, 2 groups"), done)
-        left = told["left_out"]
-        self.assertEqual(len(done) + len(left), sum(len(case.ways) for case in runs.cases("signaled", True)))
-        self.assertEqual(told["subject_left_out"], [one for one in left if "sequential" in one or "2 groups" in one])
-        self.assertEqual(rows.subject_left_out(told), told["subject_left_out"])
 
     def test_a_list_from_a_file_names_its_faults(self):
         with tempfile.TemporaryDirectory() as folder:
