@@ -109,7 +109,7 @@ imbrex_status imbrex_make_unique_id(imbrex_unique_id* id) IMBREX_NOEXCEPT;
 imbrex_status imbrex_world_connect(const imbrex_unique_id* id, int32_t rank, int32_t size,
                                    const imbrex_world_options* options, imbrex_world** world) IMBREX_NOEXCEPT;
 
-/// By the variables of `imbrex launch`, torchrun, mpirun or srun; a world of one rank where none is set.
+/// By the variables of a launcher that docs/launching.md names; a world of one rank where none is set.
 imbrex_status imbrex_world_from_environment(const imbrex_world_options* options, imbrex_world** world) IMBREX_NOEXCEPT;
 
 /// Tells the peers that this rank ended well: a rank that did not calls imbrex_world_fail before. Refused while

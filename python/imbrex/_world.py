@@ -67,7 +67,9 @@ class World(OwnsHandle):
         cls, *, heap_bytes: int = 0, wait_limit: float = 0.0, gpu: int | None = None, ranks_per_gpu: int = 1
     ) -> World:
         """
-        A world by the variables of `imbrex launch`, torchrun, mpirun or srun; of one rank where none is set.
+        A world by the variables of the launcher; of one rank where none is set.
+
+        Known are `imbrex launch`, torchrun, Open MPI, MPICH, Intel MPI, PALS, Flux and Slurm (docs/launching.md).
 
         Args:
             heap_bytes: symmetric heap in host memory, per rank; 0: 1 GiB, of which pages are taken when touched.
