@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <ctime>
-#include <stdexcept>
 
 #include "imbrex/error.hpp"
 #include "imbrex/plan.hpp"
@@ -32,8 +31,6 @@ Plan reduce_scatter(Transport transport = Transport::store, Reducer reducer = Re
 Plan all_gather(Transport transport = Transport::push) {
   return make_plan({Operator::all_gather_gemm, 16, 16, 8, 2, Type::fp32}, Strategy::fused, small_tiles(transport));
 }
-
-constexpr int a_scale_buffer = 3;  // after a, b and out
 
 std::vector<Task>& compute(Plan& plan, std::size_t rank) { return plan.ranks[rank].queues[0].tasks; }
 std::vector<Task>& copies(Plan& plan, std::size_t rank) { return plan.ranks[rank].queues[1].tasks; }
@@ -160,65 +157,6 @@ TEST(Checker, NamesReadsThatMayComeTooEarly) {
   expect_fault(plan, Fault::race, "(transfer): reads rows 0+8 cols 0+16 of out on rank 0");
   const auto finding = check(plan);
   EXPECT_NE(finding->message.find("the epoch"), std::string::npos) << finding->message;
-}
-
-Plan scaled_all_gather(Scales scales, Transport transport = Transport::push) {
-  Knobs knobs = small_tiles(transport);
-  knobs.partial = Type::bf16;
-  return make_plan({Operator::all_gather_gemm, 32, 16, 8, 2, Type::e4m3, false, scales}, Strategy::fused, knobs);
-}
-
-// The first tile of rank 0 that reads gathered rows.
-Tile& gathering_tile(Plan& plan) {
-  for (Task& task : compute(plan, 0))
-    if (auto* tile = std::get_if<Tile>(&task.work); tile != nullptr && tile->a.buffer != 0) return *tile;
-  throw std::logic_error("no tile reads gathered rows");
-}
-
-TEST(Checker, FollowsScales) {
-  for (const Scales scales : {Scales::none, Scales::tensor, Scales::row})
-    for (const Transport transport : {Transport::store, Transport::push, Transport::pull}) {
-      const auto finding = check(scaled_all_gather(scales, transport));
-      EXPECT_FALSE(finding.has_value()) << finding->message;
-    }
-  // A tile that waits for its rows only.
-  Plan plan = scaled_all_gather(Scales::row);
-  for (Task& task : compute(plan, 0))
-    if (task.waits.size() > 1) task.waits.erase(task.waits.begin());
-  expect_fault(plan, Fault::race, "gathered_scales on rank 0 before rank 1 queue 0 task 0 (transfer) has written it");
-  // Workers that store no scales, though they post.
-  plan = scaled_all_gather(Scales::row, Transport::store);
-  std::get<Transfer>(compute(plan, 1)[0].work) = {};
-  expect_fault(plan, Fault::coverage, "gathered_scales on rank 0, of which 8 elements are never written");
-  // Other rows' scales, and another shard's.
-  plan = scaled_all_gather(Scales::row);
-  gathering_tile(plan).a_scale.row += 8;
-  expect_fault(plan, Fault::coverage, "of A by rows");
-  plan = scaled_all_gather(Scales::tensor);
-  gathering_tile(plan).a_scale = {0, a_scale_buffer, 0, 0, 1, 1};
-  expect_fault(plan, Fault::coverage, "which belongs to rows 0+16");
-  // None, the wrong number, and what holds no scales.
-  plan = scaled_all_gather(Scales::tensor);
-  gathering_tile(plan).a_scale = {};
-  expect_fault(plan, Fault::malformed, "the scales of A is empty");
-  plan = scaled_all_gather(Scales::row);
-  gathering_tile(plan).a_scale.rows = 4;
-  expect_fault(plan, Fault::malformed, "the scales of A are 4 x 1: with scales row, they must be 8 x 1");
-  // A column of a wider buffer, whose scales executors would look for one after another.
-  for (const Scales scales : {Scales::tensor, Scales::row}) {
-    plan = scaled_all_gather(scales);
-    plan.buffers.at(static_cast<std::size_t>(gathering_tile(plan).a_scale.buffer)).cols = 16;
-    expect_fault(plan, Fault::malformed, "in gathered_scales, which has 16 columns: they must lie one after another");
-  }
-  plan = scaled_all_gather(Scales::none);
-  gathering_tile(plan).a_scale = {0, 0, 0, 0, 1, 1};
-  expect_fault(plan, Fault::malformed, "in a problem with scales none");
-  plan = scaled_all_gather(Scales::tensor);
-  gathering_tile(plan).a_scale = {0, a_scale_buffer + 1, 0, 0, 1, 1};
-  expect_fault(plan, Fault::coverage, "which holds no scales of A");
-  plan = scaled_all_gather(Scales::tensor);
-  plan.buffers[1].layout = Layout::row_major;
-  expect_fault(plan, Fault::malformed, "must be the caller's 8 x 8 e4m3, column_major");
 }
 
 TEST(Checker, NamesElementsThatAreMissingDoubledOrWrong) {
