@@ -43,6 +43,26 @@ TEST(Candidates, KnobsThatStoreLeaveRingsOut) {
   EXPECT_THROW(choose::candidates(p, machine, Strategy::decomposed, Knobs{.transport = Transport::store}), Error);
 }
 
+// Neither several hosts nor codes are for plans that reach into peers' memory.
+TEST(Candidates, KnobsOfSeveralHostsOrACodecLeaveFusedPlansOut) {
+  const Problem p{Operator::gemm_reduce_scatter, 512, 512, 512, 4, Type::bf16};
+  const Machine machine = load_machine("4xh200");
+  const auto strategies = [&](const Knobs& knobs) {
+    std::set<Strategy> found;
+    for (const plan::Candidate& c : choose::candidates(p, machine, {}, knobs)) found.insert(c.strategy);
+    return found;
+  };
+  EXPECT_TRUE(strategies({}).contains(Strategy::fused));
+  Knobs hosts, coded;
+  hosts.nodes = 2;
+  coded.codec = parse_codec_pair("int8");
+  for (const Knobs& knobs : {hosts, coded}) {
+    const std::set<Strategy> found = strategies(knobs);
+    EXPECT_FALSE(found.contains(Strategy::fused));
+    EXPECT_TRUE(found.contains(Strategy::sequential) && found.contains(Strategy::decomposed));
+  }
+}
+
 TEST(GpuCandidates, CutKWhereTilesAreTooFewForAllWorkers) {
   EXPECT_EQ(choose::parts_of_k(64, 132, 3584), 2);
   EXPECT_EQ(choose::parts_of_k(40, 132, 4096), 3);
