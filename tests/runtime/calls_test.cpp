@@ -175,6 +175,50 @@ TEST(Calls, ThatWereRefusedLongAgoAreRemembered) {
     }
 }
 
+// A rank that has not looked for refusals since is told of one as long as the list reaches.
+TEST(Calls, ThatPeersRefusedAreToldOfLater) {
+  for (const int later : at_edges)
+    for (const int before : {0, 1}) {
+      const int code = run_threads(2, {.heap_bytes = 4096, .wait_limit = limit}, [&](World& world) {
+        Meeting meeting(world);
+        for (int i = 0; i < before; ++i) meeting.call(1);
+        if (world.rank() == 0) meeting.calls.take({meeting.member.number(), 1, 0, false});
+        world.barrier();
+        if (world.rank() == 0) {
+          world.barrier();  // the call, which the other rank stands in for
+        } else {
+          EXPECT_EQ(refusal_of([&] { meeting.call(1, "operand b is fp16"); }), "operand b is fp16");
+        }
+        for (int i = 0; i < later; ++i) meeting.calls.take();
+        world.barrier();
+        const std::string when =
+            later == 0 ? "this call" : "the call that was made " + std::to_string(later) + " calls before this one";
+        const std::string told = refusal_of([&] { meeting.calls.expect_none_refused(); });
+        EXPECT_EQ(told.substr(0, told.find(", whose")).substr(0, told.find(": operand")),
+                  world.rank() == 0 && later <= 1024 ? "rank 1 refused " + when : "")
+            << told;
+        EXPECT_EQ(refusal_of([&] { meeting.calls.expect_none_refused(); }), "");
+        return testing::Test::HasFailure() ? 1 : 0;
+      });
+      EXPECT_EQ(code, 0) << later << " calls later";
+    }
+}
+
+// Nor is it told of calls that no rank refused, however long it has not looked.
+TEST(Calls, ThatAllTookAreNotToldOf) {
+  for (const int before : at_edges) {
+    const int code = run_threads(2, {.heap_bytes = 4096, .wait_limit = limit}, [&](World& world) {
+      Calls& calls = calls_of(world);
+      for (int i = 0; i < before; ++i) calls.take();
+      calls.refuse("all refuse this one");
+      world.barrier();
+      EXPECT_EQ(refusal_of([&] { calls.expect_none_refused(); }), "");
+      return testing::Test::HasFailure() ? 1 : 0;
+    });
+    EXPECT_EQ(code, 0) << before << " calls before";
+  }
+}
+
 // Both sides write, then look: one of them sees the other, whatever the timing.
 TEST(Calls, RefusalsAreNeverMissed) {
   for (int round = 0; round < 300; ++round) {
@@ -209,26 +253,29 @@ TEST(Calls, ARankThatRefusesManyWaitsForTheOthers) {
 
 // The place of a decision is used again once every rank is past the call that it was about.
 TEST(Calls, ARankThatRefusesIsAheadByWhatIsRememberedAndNoMore) {
-  const int code = run_threads(2, {.heap_bytes = 4096, .wait_limit = 1}, [](World& world) {
-    Calls& calls = calls_of(world);
-    if (world.rank() == 1) calls.refuse("no");
-    world.barrier();
-    if (world.rank() == 0) {
-      for (int i = 0; i < 64; ++i) calls.refuse("no");
-      EXPECT_EQ(failure_of(world), "");
-      std::string text;
-      try {
-        calls.refuse("no");
-      } catch (const Error& error) {
-        text = error.what();
+  for (const int made : {0, 1}) {
+    const int code = run_threads(2, {.heap_bytes = 4096, .wait_limit = 1}, [&](World& world) {
+      Calls& calls = calls_of(world);
+      if (world.rank() == 1)
+        for (int i = 0; i < made; ++i) calls.refuse("no");
+      world.barrier();
+      if (world.rank() == 0) {
+        for (int i = 0; i < 64; ++i) calls.refuse("no");
+        EXPECT_EQ(failure_of(world), "");
+        std::string text;
+        try {
+          calls.refuse("no");
+        } catch (const Error& error) {
+          text = error.what();
+        }
+        EXPECT_NE(text.find("waited 1 s for a call that was refused for rank 1, the wait limit"), std::string::npos)
+            << text;
       }
-      EXPECT_NE(text.find("waited 1 s for a call that was refused for rank 1, the wait limit"), std::string::npos)
-          << text;
-    }
-    await_failure(world);
-    return 0;
-  });
-  EXPECT_EQ(code, 0);
+      await_failure(world);
+      return 0;
+    });
+    EXPECT_EQ(code, 0) << made << " calls of rank 1";
+  }
 }
 
 // A reason longer than its place is cut.
