@@ -71,5 +71,27 @@ TEST(Checker, AWaitForLaterColumnsDoesNotShowThatARankHasEntered) {
                "entered the epoch");
 }
 
+// What one search found on its way says nothing of the next task.
+TEST(Checker, OneReadsOrderIsNotAnothers) {
+  Plan plan = make_plan({Operator::gemm_all_reduce, 8, 8, 8, 1, Type::fp32}, Strategy::fused, {});
+  const int first = static_cast<int>(plan.buffers.size());
+  for (const char* name : {"written", "read", "read_early"})
+    plan.buffers.push_back({name, BufferRole::workspace, Layout::row_major, Type::fp32, 8, 8, 2});
+  const auto place = [&](int buffer) { return Region{0, buffer, 0, 0, 8, 8}; };
+  plan.ranks[0].signals = 2;
+  auto& tasks = tasks_of(plan, 0, 0);
+  ASSERT_EQ(tasks.size(), 1u);
+  tasks.push_back({Transfer{place(0), place(first)}, {}, {{0, 0}}});
+  // Both come before the read, each by itself.
+  for (int i = 0; i < 2; ++i) tasks.push_back({Transfer{}, {{0}}, {{0, 1}}});
+  tasks.push_back({Transfer{place(first), place(first + 1)}, {{1, 2}}, {}});
+  EXPECT_FALSE(check(plan).has_value()) << check(plan)->message;
+  tasks.push_back({Transfer{place(first), place(first + 2)}, {}, {}});
+  expect_fault(
+      plan, Fault::race,
+      "rank 0 queue 0 task 5 (transfer): may read rows 0+8 cols 0+8 of written on rank 0 before rank 0 queue 0 "
+      "task 1 (transfer) has written it");
+}
+
 }  // namespace
 }  // namespace imbrex
