@@ -43,7 +43,6 @@ class Trial:
             self.expect(["git", "-C", self.tree, "checkout", "-q", "--", "."], "the copy cannot be set right")
             return
         self.remove()
-        folder.mkdir(parents=True, exist_ok=True)
         self.expect(["git", "-C", root, "worktree", "add", "-q", "--detach", self.tree, revision], "no copy can be made")
 
     def remove(self):

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """What scripts/mutate draws, refuses and says: on a small tree, with stand-ins for cmake, ninja and ctest."""
 
+import fcntl
 import json
 import os
 import shutil
@@ -153,6 +154,12 @@ class Script(unittest.TestCase):
             (["--seed", "1", "--sed"], "unrecognized arguments: --sed"),
         ):
             self.assertIn(says, self.mutate(*arguments, fails=True))
+
+    def test_runs_alone(self):
+        (self.tree / "build/mutate").mkdir(parents=True)
+        with (self.tree / "build/mutate/lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            self.assertIn("another run uses", self.mutate("--seed", "5", "--rooms", "codec", fails=True))
 
     def test_says_what_fails_without_a_mutant(self):
         (self.tree / "src/codec/rule.cpp").write_text(RULE.replace("a < b", "b < a"))
