@@ -380,6 +380,57 @@ TEST(Format, OfProducts) {
                 }}});
 }
 
+TEST(Format, OfBlocksOfProducts) {
+  using P = Plan;
+  // Batches of products of 2^16 x 2^16, each a row of A further.
+  const auto large = [](P& p, int count, Extent tile) {
+    constexpr std::int64_t side = 1 << 16;
+    auto& product = work<Product>(p, 0, 0);
+    product.batch = count;
+    product.a_step = count > 1 ? 1 : 0;
+    product.to_step = count > 1 ? side : 0;
+    product.a = {0, with_buffer(p, Layout::row_major, Type::fp32, side + count, 8), 0, 0, side, 8};
+    product.b = {0, with_buffer(p, Layout::row_major, Type::fp32, 8, side), 0, 0, 8, side};
+    product.to = {0, with_buffer(p, Layout::row_major, Type::fp32, count * side, side), 0, 0, side, side};
+    queue(p, 0).tile = tile;
+  };
+  expect_each(sequential(), {{"",
+                              [](P& p) {
+                                queue(p, 0).tile = {extent, extent};
+                              }},
+                             {"",
+                              [&](P& p) {
+                                large(p, 1, {extent, 32767});
+                              }},
+                             {"",
+                              [&](P& p) {
+                                large(p, 1, {32767, extent});
+                              }},
+                             {"blocks of 65536 x 32768: one may have 2147483647 elements",
+                              [&](P& p) {
+                                large(p, 1, {extent, 32768});
+                              }},
+                             {"blocks of 32768 x 65536: one may have 2147483647 elements",
+                              [&](P& p) {
+                                large(p, 1, {32768, extent});
+                              }},
+                             {"",
+                              [&](P& p) {
+                                large(p, 16, {1, 1});
+                              }},
+                             {"products of 73014444032 blocks of 1 x 1: there may be 68719476736",
+                              [&](P& p) {
+                                large(p, 17, {1, 1});
+                              }},
+                             {"",
+                              [&](P& p) {
+                                large(p, 17, {2, 1});
+                              }},
+                             {"", [&](P& p) {
+                                large(p, 17, {1, 2});
+                              }}});
+}
+
 TEST(Format, OfTransfersAndReductions) {
   using P = Plan;
   const auto copy = [](P& p) -> Transfer& { return work<Transfer>(p, 1, 0); };
