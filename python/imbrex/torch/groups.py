@@ -73,6 +73,10 @@ def size_of(name: str) -> int:
     return world.size if world is not None else int(process_group(name).size())
 
 
+# Graphs are traced with the number, also before the group's first call: what finds a group cannot be traced.
+torch.compiler.assume_constant_result(size_of)  # type: ignore[no-untyped-call,unused-ignore]
+
+
 def _store_of(group: Any) -> Any:
     if hasattr(group, "get_group_store"):
         return group.get_group_store()
