@@ -12,6 +12,8 @@ from torch.autograd import forward_ad
 
 from .._errors import InvalidInput
 from . import autograd, extension, tangents
+from .autocast import cast
+from .autocast import is_on as autocast_is_on
 from .groups import Group, name_of, size_of
 from .lists import list_of_products
 from .recording import (
@@ -181,6 +183,8 @@ def all_gather_matmul(
     """
     name = group if type(group) is str else name_of(group)
     try:
+        if autocast_is_on() and out is None:  # as torch.mm, whose out= is not cast
+            a, b, bias = cast(a, b, bias)
         if gather_dim:
             gather_dim = _dimension(gather_dim, a, "gather_dim")
         if forward_ad._current_level >= 0 and _have_tangents(a, b, bias, scale_a, scale_b):
@@ -270,6 +274,8 @@ def matmul_reduce_scatter(
     """
     name = group if type(group) is str else name_of(group)
     try:
+        if autocast_is_on() and out is None:  # as torch.mm, whose out= is not cast
+            a, b, bias = cast(a, b, bias)
         if scatter_dim:
             scatter_dim = _dimension(scatter_dim, a, "scatter_dim")
         if forward_ad._current_level >= 0 and _have_tangents(a, b, bias, scale_a, scale_b):
@@ -372,6 +378,8 @@ def matmul_all_reduce(
     """
     name = group if type(group) is str else name_of(group)
     try:
+        if autocast_is_on() and out is None:  # as torch.mm, whose out= is not cast
+            a, b, bias = cast(a, b, bias)
         if forward_ad._current_level >= 0 and _have_tangents(a, b, bias, scale_a, scale_b):
             refuse_out(out)
             options = {"codec": codec, "tolerance": tolerance, "out_dtype": out_dtype}
@@ -445,6 +453,8 @@ def matmul_all_to_all(
     """
     name = group if type(group) is str else name_of(group)
     try:
+        if autocast_is_on() and out is None:  # as torch.mm, whose out= is not cast
+            a, b, bias = cast(a, b, bias)
         if forward_ad._current_level >= 0 and _have_tangents(a, b, bias, scale_a, scale_b):
             refuse_out(out)
             options = {"out_dtype": out_dtype}
