@@ -43,6 +43,9 @@ def name_of(group: Group) -> str:
         return name_of(c10d._get_default_group())
     if isinstance(group, str):
         return group
+    outside: Any = dist.GroupMember.NON_GROUP_MEMBER
+    if group is outside:
+        raise InvalidInput("this process is no member of the group that was given: its ranks alone call")
     if isinstance(group, DeviceMesh):
         if group.ndim != 1:
             raise InvalidInput(f"group is a DeviceMesh of {group.ndim} dimensions: it must have one, as mesh['tp'] has")
