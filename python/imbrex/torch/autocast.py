@@ -19,7 +19,7 @@ def cast(*given: Any) -> Any:
 
     Casts are recorded, as those of torch.mm are. Types of 8 bits, float64 and what is no tensor stay as they are.
     """
-    return tuple(_cast(one) for one in given)
+    return tuple([_cast(one) for one in given])
 
 
 def _cast(given: Any) -> Any:
