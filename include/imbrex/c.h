@@ -184,7 +184,7 @@ typedef struct imbrex_gemm {
 typedef struct imbrex_operator_options {
   size_t size;
   const char* strategy;  ///< "sequential", "decomposed", "fused" or "signaled"; NULL: the one predicted to be fastest
-  const char* knobs;     ///< a JSON object, as plans have them; what it leaves out is default. NULL: chosen
+  const char* knobs;     ///< a JSON object, as plans have them; what it leaves out is chosen. NULL: all are
   imbrex_device device;
   int32_t cpu_workers;  ///< CPU: threads a rank that take compute tasks; 0: one
   uint64_t heap_bytes;  ///< GPUs: symmetric heap per rank, at first; 0: 1 GiB. With the world's first operator

@@ -56,6 +56,9 @@ struct OperatorOptions {
   /// be spread; a reduce-scatter has one phase, and the same codec twice. Not set: what the knobs say, or exact.
   /// Strategy fused sends no codes. Every group travels as codes: unlike AllReduce, operators take no tolerance.
   std::optional<CodecPair> codec = {};
+  /// Names of the `knobs` that are kept, as plan files name them: {"tile_n"}. The others are chosen, as they would be
+  /// without. Empty: all are kept. Unknown names are Error(invalid_input).
+  std::vector<std::string> fixed_knobs = {};
 };
 
 /// What the four operators share. One object a rank; ranks make and destroy it together, and the world outlives it. The
@@ -199,7 +202,7 @@ class GemmAllToAll : public GemmOperator {
 /// others. Takes about 150 bytes of the symmetric heap for each of the longest rank's spans, until it returns.
 std::vector<Span> gather_spans(World& world, const std::vector<Span>& own);
 
-/// The plan that an operator without given strategy and knobs runs on `machine`.
+/// The plan that an operator with these options runs on `machine`: what they leave open is chosen by simulation.
 Plan choose_plan(const Problem& problem, const Machine& machine, const OperatorOptions& options = {});
 
 }  // namespace imbrex

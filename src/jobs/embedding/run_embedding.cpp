@@ -49,7 +49,8 @@ class Rank {
         result_(result) {
     OperatorOptions options;
     options.strategy = request.strategy;
-    options.knobs = request.knobs;
+    options.knobs = request.knobs.optional();
+    options.fixed_knobs = request.knobs.names();
     options.device = device;
     options.cpu.workers = request.workers;
     options.cuda.ranks_per_gpu = request.ranks_per_gpu;
