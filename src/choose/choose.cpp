@@ -215,11 +215,13 @@ std::vector<plan::Candidate> plain_candidates(const Problem& problem, std::optio
     }
     const bool some = std::any_of(all.begin(), all.end(), [&](const Knobs& k) { return given.in(k); });
     std::vector<Knobs> tried;
+    const std::size_t before = list.size();
     for (const Knobs& own : all) {
       if (some && !given.in(own)) continue;
       const Knobs k = given.over(own);
       if (std::find(tried.begin(), tried.end(), k) == tried.end()) add(choice.strategy, tried.emplace_back(k));
     }
+    if (given && list.size() == before) add(choice.strategy, given.over(Knobs{}));
   }
   IMBREX_EXPECTS(!list.empty(), "{}", why);
   return list;
@@ -316,8 +318,9 @@ Plan choose(const Problem& problem, const Machine& machine, std::optional<Strate
     if (begins) begins();
   }
   const std::vector<plan::Candidate> list = candidates(problem, machine, strategy, knobs, codec);
-  IMBREX_EXPECTS(!list.empty(), "knob nodes = {} with strategy {}: its stores to peers end at the host",
-                 knobs.values().nodes, strategy ? name_of(*strategy) : "auto");
+  // Says what the strategy does not take.
+  if (list.empty()) plan::validate_knobs(problem, strategy.value_or(Strategy::fused), knobs.over(Knobs{}));
+  IMBREX_EXPECTS(!list.empty(), "no strategy takes knob nodes = {} here", knobs.values().nodes);
   Plan plan = choose(problem, list, cost);
   const std::string refusal = execute::refusal_without_peer_access(plan, machine);
   IMBREX_EXPECTS(refusal.empty(), "{}", refusal);
