@@ -184,7 +184,7 @@ struct PlanOptions {
   /// Empty: auto.
   std::optional<Strategy> chosen_strategy() const;
 
-  /// Those that were given.
+  /// The knobs that were given.
   plan::GivenKnobs chosen_knobs() const;
 
   /// The plan of --plan, proved sound unless --unchecked, or the one made from OP; what strategy auto means is decided

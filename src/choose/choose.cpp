@@ -155,7 +155,7 @@ void add_given(std::vector<plan::Candidate>& list, const Search& search, const S
   std::copy_if(free.begin(), free.end(), std::back_inserter(list),
                [&](const plan::Candidate& c) { return given.in(c.knobs); });
   if (list.size() > before) return;
-  // Of the shapes that are left, the ones that suit.
+  // The best shapes that have them.
   Machine narrow = search.machine;
   std::erase_if(narrow.tiles, [&](const TileRate& t) {
     return (given.has("tile_m") && t.tile_m != given.values().tile_m) ||

@@ -38,7 +38,7 @@ plan::Candidate choose_gpu_candidate(const Problem& problem, std::optional<Strat
                                      const std::optional<CodecPair>& codec = {}, Reason* reason = nullptr);
 
 /// Knobs of a plan that leaves the output of a gemm_all_reduce packed, on these GPUs, or, without any, on this
-/// machine's cores: the tiles and groups whose predicted time is least, and what is given in their place. Throws
+/// machine's cores: the tiles and groups whose predicted time is least, with the given knobs. Throws
 /// Error(invalid_input) where no tile's columns divide N.
 Knobs packed_knobs(const Problem& problem, const GpuKind* gpus, const std::optional<CodecPair>& codec = {},
                    const plan::GivenKnobs& given = {});

@@ -72,7 +72,7 @@ std::string refusal_without_peer_access(const Plan& plan) {
 
 std::string refusal_without_peer_access(const Plan& plan, const Machine& machine) {
   if (machine::all_reach(machine, std::ssize(plan.ranks))) return "";
-  const auto devices = static_cast<int>(machine.peer_access);
+  const double devices = machine.peer_access;
   return first_reach(
       plan,
       devices == 1

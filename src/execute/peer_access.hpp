@@ -20,7 +20,7 @@ std::string reach_of(const Task& task, int rank, const std::function<bool(int pe
 /// The first task of the plan that reaches a peer, and how, as a refusal; empty if none does.
 std::string refusal_without_peer_access(const Plan& plan);
 
-/// The same of what the machine's ranks do not reach (Machine::peer_access).
+/// A refusal of the first task that reaches what the machine's ranks do not (Machine::peer_access).
 std::string refusal_without_peer_access(const Plan& plan, const Machine& machine);
 
 }  // namespace imbrex::execute

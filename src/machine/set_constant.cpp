@@ -61,7 +61,7 @@ void change(Curve& curve, std::string_view place, Time&& time) {
     curve.from = fmt::format("{}{}{}{}", scaled_with, place, again ? ", " : "", rest);
 }
 
-// The first point is latency, which no bandwidth changes; what comes beside it in longer calls is bytes on the links. A
+// The first point is latency, which no bandwidth changes; what longer calls take besides is bytes on the links. A
 // ring of R ranks has R - 1 steps, an all-reduce twice as many, and each pays the latency.
 void change_with_links(Machine& changed, const Machine& before, std::string_view place) {
   const double old = wire_rate(before), ratio = old > 0 ? old / wire_rate(changed) : 1,

@@ -493,9 +493,8 @@ Plan choose_plan(const Problem& problem, const Machine& machine, const OperatorO
   const OperatorOptions options = with_codec(problem, given);
   const plan::GivenKnobs knobs = given_of(options);
   if (knobs.all() && options.strategy) return make_plan(problem, *options.strategy, knobs.values());
-  const auto simulator = make_simulator(machine);
   return choose::choose(problem, machine, options.strategy, knobs, options.codec,
-                        [&](const Plan& plan) { return simulator->prepare(plan)->run({}).seconds; });
+                        [s = make_simulator(machine)](const Plan& p) { return s->prepare(p)->run({}).seconds; });
 }
 
 }  // namespace imbrex

@@ -17,7 +17,7 @@ class GivenKnobs {
   GivenKnobs() = default;  ///< none
   GivenKnobs(const Knobs& all);
   GivenKnobs(const std::optional<Knobs>& all);
-  /// Those of `values` that are named, as in a plan file; without names all. Throws Error(invalid_input) for a name
+  /// Members of `values` that are named, as in a plan file; without names all. Throws Error(invalid_input) for a name
   /// that no knob has, and for names without values.
   GivenKnobs(const std::optional<Knobs>& values, std::span<const std::string> names);
 

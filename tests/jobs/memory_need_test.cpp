@@ -44,7 +44,7 @@ TEST(MemoryNeed, AControlGroupMayLeaveLess) {
   host.write("sys/fs/cgroup/job/a/memory.max", "max\n");
   host.write("sys/fs/cgroup/job/a/memory.current", "100\n");
   EXPECT_EQ(host.left().by, "the system");
-  // Of the group that it is in.
+  // The group around it counts, too.
   host.write("sys/fs/cgroup/job/memory.max", "100000\n");
   host.write("sys/fs/cgroup/job/memory.current", "60000\n");
   host.write("sys/fs/cgroup/job/memory.stat", "anon 20000\ninactive_file 3000\nactive_file 500\n");
@@ -69,7 +69,7 @@ TEST(MemoryNeed, OnlyWhatDoesNotFitIsRefused) {
   }
 }
 
-// Of all ranks: A, B and two results each; verified, five numbers in float64 and one float an element, and A and B.
+// Ranks have A, B and two results each; verified, five numbers in float64 and one float an element, and A and B.
 TEST(MemoryNeed, AllRanksCountAndTheirReferences) {
   const Problem p{Operator::gemm_all_reduce, 100, 200, 400, 4, Type::bf16};
   const double operands = 4 * 2.0 * (100 * 100 + 100 * 200 + 2 * 100 * 200);

@@ -325,7 +325,7 @@ TEST(Refusals, WhoIsMissingFromACallIsNamed) {
   });
   for (const int rank : {0, 1}) {
     const std::string& message = messages[static_cast<std::size_t>(rank)];
-    EXPECT_NE(message.find(", in gemm_all_reduce 4 x 8 x 12 fp32 over 3 ranks; rank 2 has not come to this call"),
+    EXPECT_NE(message.find(", in gemm_all_reduce M=4 N=8 K=12 fp32 over 3 ranks; rank 2 has not come to this call"),
               std::string::npos)
         << message;
   }
