@@ -53,6 +53,57 @@ TEST(Checker, AWaitForOnePostDoesNotHoldForTheNext) {
   EXPECT_FALSE(check(plan).has_value()) << check(plan)->message;
 }
 
+// Tasks of a compute queue end in any order: a wait for one of two posts may be over before either.
+TEST(Checker, AWaitForOneOfTwoPostsHoldsForNeither) {
+  Plan plan = plan_of(Operator::all_gather_gemm, Strategy::fused, Transport::pull);
+  auto& tasks = tasks_of(plan, 0, 0);
+  const Post exit = tasks_of(plan, 0, 1).at(1).posts.at(1);
+  Task& pull = tasks_of(plan, 0, 1).at(1);
+  tasks.insert(tasks.begin(), {pull.work, pull.waits, pull.posts});
+  pull = {Transfer{}, {}, {}};
+  EXPECT_FALSE(check(plan).has_value()) << check(plan)->message;
+  tasks.push_back({Transfer{}, {}, {exit}});
+  expect_fault(plan, Fault::race, "of a on rank 1, and that rank may leave the epoch before it is done");
+  tasks_of(plan, 1, 1).back().waits.at(0).count = 2;
+  EXPECT_FALSE(check(plan).has_value()) << check(plan)->message;
+}
+
+// Nor does it order what comes with the second.
+TEST(Checker, AWaitForOnePostDoesNotOrderTheNext) {
+  Plan plan = plan_of(Operator::all_gather_gemm, Strategy::fused, Transport::push);
+  auto& copies = tasks_of(plan, 0, 1);
+  const Post arrival = copies.at(0).posts.at(0);
+  Task& tile = tasks_of(plan, 1, 0).at(1);
+  ASSERT_EQ(tile.waits, (std::vector<Wait>{{arrival.signal}}));
+  copies.insert(copies.begin(), {Transfer{}, {}, {arrival}});
+  const char* fault = "before rank 0 queue 1 task 1 (transfer) has written it";
+  expect_fault(plan, Fault::race, fault);
+  tile.waits[0].count = 2;
+  EXPECT_FALSE(check(plan).has_value()) << check(plan)->message;
+  // By way of a queue that passes both on.
+  const int passed_on = plan.ranks[1].signals++;
+  plan.ranks[1].queues.push_back({Engine::copy});
+  tasks_of(plan, 1, 2) = {{Transfer{}, {}, {{1, passed_on}}}, {Transfer{}, {{arrival.signal, 2}}, {{1, passed_on}}}};
+  Wait& own = tasks_of(plan, 1, 0).at(1).waits[0];
+  own.signal = passed_on;
+  EXPECT_FALSE(check(plan).has_value()) << check(plan)->message;
+  own.count = 1;
+  expect_fault(plan, Fault::race, fault);
+}
+
+// Two queues of one rank, each in order, are not in order together.
+TEST(Checker, TwoQueuesOfOneRankPostInAnyOrder) {
+  Plan plan = plan_of(Operator::all_gather_gemm, Strategy::fused, Transport::push);
+  const Post arrival = tasks_of(plan, 0, 1).at(0).posts.at(0);
+  plan.ranks[0].queues.push_back({Engine::copy});
+  tasks_of(plan, 0, 2).push_back({Transfer{}, {}, {arrival}});
+  expect_fault(plan, Fault::race, "before rank 0 queue 1 task 0 (transfer) has written it");
+  for (Task& task : tasks_of(plan, 1, 0))
+    for (Wait& wait : task.waits)
+      if (wait.signal == arrival.signal) wait.count = 2;
+  EXPECT_FALSE(check(plan).has_value()) << check(plan)->message;
+}
+
 // What a tile loads before a wait's columns, it loads before that wait.
 TEST(Checker, AWaitForLaterColumnsDoesNotShowThatARankHasEntered) {
   Plan plan = plan_of(Operator::all_gather_gemm, Strategy::fused, Transport::pull);
