@@ -255,6 +255,14 @@ TEST(Checker, FollowsTheBias) {
       if (auto* tile = std::get_if<Tile>(&task.work))
         tile->adds = {{static_cast<int>(rank), 3, 0, tile->b.col, 1, tile->b.cols}};
   expect_fault(plan, Fault::coverage, "the bias would be counted twice");
+  // A sum of the last stretch of K alone; the bias follows K among the terms, and is none of it.
+  plan = with_bias(Operator::gemm_reduce_scatter, Strategy::fused, Reducer::tile);
+  for (Task& task : compute(plan, 1))
+    if (auto* tile = std::get_if<Tile>(&task.work); tile != nullptr && tile->adds.size() == 2) {
+      tile->adds.erase(tile->adds.begin());
+      tile->own = 0;
+    }
+  expect_fault(plan, Fault::coverage, "with the sum over k 4..7 instead of 0..7");
   // A rank's blocks with the receiver's bias.
   plan = with_bias(Operator::gemm_all_to_all, Strategy::sequential, Reducer::tile);
   const int received = static_cast<int>(plan.buffers.size());
