@@ -239,6 +239,11 @@ TEST(Checker, FollowsTheBias) {
         plan.problem.bias = false;
         expect_fault(plan, Fault::malformed, "buffer bias is number 3");
         plan = good;
+        if (std::vector<Region>& sum = *sums_with_bias(plan).front(); sum.size() > 1) {
+          std::swap(sum.back(), sum.at(sum.size() - 2));
+          expect_fault(plan, Fault::malformed, "the bias comes last, from the own rank");
+        }
+        plan = good;
         Region& bias = sums_with_bias(plan).front()->back();
         bias.rank = 0;
         expect_fault(plan, Fault::malformed, "the bias comes last, from the own rank");
@@ -316,6 +321,13 @@ TEST(Checker, NamesWhatIsMalformedInCollectivesOfSomeRanks) {
   collective(plan, 1, 0).kind = CollectiveKind::all_to_all;
   collective(plan, 1, 0).to.rows = 16;
   expect_fault(plan, Fault::malformed, "is all_to_all of 16 x 8 here, but reduce_scatter of 16 x 8 elsewhere");
+  plan = over_nodes();
+  for (Region* region : {&collective(plan, 1, 0).from, &collective(plan, 1, 0).to}) {
+    region->buffer = static_cast<int>(plan.buffers.size());
+    region->cols = 4;
+    plan.buffers.push_back({"narrow", BufferRole::workspace, Layout::row_major, Type::fp32, 32, 4, 1});
+  }
+  expect_fault(plan, Fault::malformed, "is reduce_scatter of 16 x 4 here, but reduce_scatter of 16 x 8 elsewhere");
   plan = over_nodes();
   plan.ranks[3].queues[1].tasks.pop_back();
   expect_fault(plan, Fault::malformed, "rank 3 does not take part in collective");

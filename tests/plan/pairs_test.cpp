@@ -245,6 +245,15 @@ TEST(Pairs, CheckerNamesMatesThatAreNone) {
     expect_malformed(plan, "rank 0 queue 0 task 1 (tile): mate " + std::to_string(mate) +
                                ": its pair's first task must be from 1 to 95 tasks before it in its queue");
   }
+  // So many tasks between them that it is just near enough, and one more.
+  plan = reduce_scatter();
+  clear_pairs(plan);
+  compute(plan).insert(compute(plan).begin() + 1, 94, Task{Transfer{}, {}, {}});
+  compute(plan)[95].mate = 95;
+  EXPECT_FALSE(check_format(plan).has_value()) << check_format(plan)->message;
+  compute(plan).insert(compute(plan).begin() + 1, Task{Transfer{}, {}, {}});
+  compute(plan)[96].mate = 96;
+  expect_malformed(plan, "task 96 (tile): mate 96: its pair's first task must be from 1 to 95 tasks before it");
   plan = reduce_scatter();
   compute(plan)[2].mate = 1;
   expect_malformed(plan, "rank 0 queue 0 task 2 (tile): mate 1: task 1 is in another pair");
