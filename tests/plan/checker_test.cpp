@@ -108,6 +108,26 @@ TEST(Checker, BoundsAllBuffersTogether) {
   expect_fault(plan, Fault::malformed, "buffer large of 33554432 x 1048576 is larger than 2^46 bytes");
 }
 
+// Each begins at a multiple of 256 bytes: what is left of the last of these counts, and no more.
+TEST(Checker, BoundsBuffersAsTheyLie) {
+  Plan plan = reduce_scatter();
+  const Buffer& slots = plan.buffers.at(3);
+  const std::int64_t taken = slots.rows * slots.cols * 4 * slots.copies;
+  ASSERT_EQ(taken % 256, 0);
+  const std::int64_t rows = (std::int64_t{1} << 31) - taken / 256 - 1;  // of 256 bytes
+  plan.buffers.push_back({"large", BufferRole::workspace, Layout::row_major, Type::fp32, rows, 64, 1});
+  for (const std::int64_t bytes : {1, 255, 256, 257}) {
+    Plan full = plan;
+    full.buffers.push_back({"rest", BufferRole::workspace, Layout::row_major, Type::e4m3, 1, bytes, 1});
+    if (bytes <= 256)
+      EXPECT_FALSE(check_format(full).has_value()) << bytes;
+    else
+      expect_fault(full, Fault::malformed, "the workspaces up to rest need more than 2^39 bytes");
+    full.buffers.push_back({"next", BufferRole::workspace, Layout::row_major, Type::e4m3, 1, 1, 1});
+    expect_fault(full, Fault::malformed, "need more than 2^39 bytes");
+  }
+}
+
 TEST(Checker, NamesRegionsThatLeaveTheirBuffers) {
   Plan plan = all_gather();
   std::get<Transfer>(copies(plan, 0)[0].work).to.row = 9;
