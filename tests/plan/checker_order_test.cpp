@@ -147,5 +147,25 @@ TEST(Checker, OneReadsOrderIsNotAnothers) {
       "task 1 (transfer) has written it");
 }
 
+// A collective has ended only after every rank has come to it: what a rank did before is there behind all parts.
+TEST(Checker, ACollectiveOrdersWhatAllRanksDidBefore) {
+  Plan plan = plan_of(Operator::all_gather_gemm, Strategy::sequential, Transport::store);
+  const int pushed = static_cast<int>(plan.buffers.size());
+  for (const char* name : {"pushed", "seen"})
+    plan.buffers.push_back({name, BufferRole::workspace, Layout::row_major, Type::fp32, 8, 8, 2});
+  const int sent = plan.ranks[1].signals++;
+  const Transfer push{{1, 0, 0, 0, 8, 8}, {0, pushed, 0, 0, 8, 8}};
+  plan.ranks[1].queues.push_back({Engine::copy, 0, {{push, {}, {{1, sent}}}}});
+  Task& part = tasks_of(plan, 1, 1).at(0);
+  part.waits.push_back({sent});
+  const Post gathered = tasks_of(plan, 0, 1).at(0).posts.at(0);
+  plan.ranks[0].queues.push_back(
+      {Engine::copy, 0, {{Transfer{push.to, {0, pushed + 1, 0, 0, 8, 8}}, {{gathered.signal}}, {}}}});
+  EXPECT_FALSE(check(plan).has_value()) << check(plan)->message;
+  part.waits.pop_back();
+  expect_fault(plan, Fault::race,
+               "may read rows 0+8 cols 0+8 of pushed on rank 0 before rank 1 queue 2 task 0 (transfer)");
+}
+
 }  // namespace
 }  // namespace imbrex
