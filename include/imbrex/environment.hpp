@@ -12,7 +12,9 @@ struct EnvironmentVariable {
   std::string type;      ///< "text", "integer" or "number"
   std::string fallback;  ///< what holds where it is not set; empty: nothing
   std::string description;
-  std::optional<std::string> value;  ///< as this process found it when it first looked; an empty one counts as not set
+  /// As this process found it when it first looked; an empty one counts as not set. Of a secret one, such as
+  /// IMBREX_RENDEZVOUS, only that it is set, and its length: programs print values, and people pass those on.
+  std::optional<std::string> value;
   std::string fault;                 ///< why that value cannot be used, in words; empty: it can
 };
 
