@@ -162,9 +162,7 @@ FileDescriptor accept_one(const FileDescriptor& listener, int& error) {
   return socket;
 }
 
-bool is_out_of_room(int error) {
-  return error == EMFILE || error == ENFILE || error == ENOBUFS || error == ENOMEM;
-}
+bool is_out_of_room(int error) { return error == EMFILE || error == ENFILE || error == ENOBUFS || error == ENOMEM; }
 
 FileDescriptor try_accept(const FileDescriptor& listener) {
   int error = 0;

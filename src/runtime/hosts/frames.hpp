@@ -56,6 +56,7 @@ struct RankHello {
   Proof proof{};           // of_hello
   PublicKey key{};         // drawn for this connection
   std::uint32_t port = 0;  // that it means to have connected to
+  std::uint32_t unused = 0;
 };
 
 struct RankClaim {
@@ -105,7 +106,7 @@ static_assert(sizeof(FrameHead) == 12 && sizeof(Banner) == 48 && sizeof(RankHell
 
 inline constexpr std::size_t most_frame_bytes = sizeof(RosterHead) + max_world_size * sizeof(RosterEntry);
 static_assert(most_frame_bytes >= sizeof(Entry) + max_gather_bytes);
-/// Of who has not shown that it knows the secret, less is taken.
+/// Who has not shown that it knows the secret may send no more.
 inline constexpr std::size_t most_greeting_bytes = sizeof(RankHello);
 static_assert(most_greeting_bytes >= sizeof(Banner));
 

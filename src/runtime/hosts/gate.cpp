@@ -68,12 +68,20 @@ bool Gate::drop_stranger() {
   return true;
 }
 
+// What shows a proof and goes no further is a rank's try that is over, or was handed on by somebody.
+bool Gate::drop_any() {
+  if (drop_stranger()) return true;
+  if (visitors_.empty()) return false;
+  visitors_.erase(visitors_.begin());
+  return true;
+}
+
 void Gate::accept_some() {
   for (int i = 0; i < taken_in_a_turn && milliseconds_until(closed_until_) == 0; ++i) {
     int error = 0;
     FileDescriptor socket = accept_tcp(listener_, error);
     if (!socket && is_out_of_room(error)) {
-      if (drop_stranger()) continue;
+      if (drop_any()) continue;
       turned_away_ = fmt::format("a connection could not be taken: {}", std::strerror(error));
       closed_until_ = deadline_in(pause_without_room);
     }
@@ -132,8 +140,8 @@ void Gate::hear(Visitor& visitor, std::vector<Guest>& guests) {
   }
   if (visitor.done) return;
   if (const auto version = visitor.connection.other_version())
-    turn_away(visitor,
-              fmt::format("it speaks version {} of the protocol, and this rank version {}", *version, protocol_version));
+    turn_away(visitor, fmt::format("it speaks version {} of the protocol, and this rank version {}", *version,
+                                   protocol_version));
   else if (!open)  // it has left
     visitor.done = true;
   else if (!visitor.connection.fault().empty())

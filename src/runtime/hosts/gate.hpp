@@ -40,8 +40,8 @@ struct Guest {
   RankClaim claim;
 };
 
-/// Receives the ranks of one world. Strangers cost little and disturb no rank: each has a second to send a greeting that
-/// holds, and gives way to others where there are many, or where descriptors run short.
+/// Receives the ranks of one world. Strangers cost little and disturb no rank: each has a second to send a greeting
+/// that holds, and gives way to others where there are many, or where descriptors run short.
 class Gate {
  public:
   Gate(FileDescriptor listener, const Secret& secret, const Proof& world);
@@ -73,14 +73,15 @@ class Gate {
   void turn_away(Visitor& visitor, std::string_view why);
   void accept_some();
   bool drop_stranger();
+  bool drop_any();
 
   FileDescriptor listener_;
   const Secret& secret_;
   Proof world_;
   std::uint32_t port_;
-  std::uint64_t descriptors_;                // that this process may have
-  Deadline closed_until_{};      // for want of descriptors
-  std::vector<Visitor> visitors_;            // the oldest first
+  std::uint64_t descriptors_;      // that this process may have
+  Deadline closed_until_{};        // for want of descriptors
+  std::vector<Visitor> visitors_;  // the oldest first
   std::string turned_away_;
 };
 

@@ -71,9 +71,8 @@ void Visit::hear() {
     fail({Weight::foreign, fmt::format("who listens there speaks version {} of the protocol, this rank {}", *version,
                                        protocol_version)});
   else if (step_ == Step::receipt)
-    fail({Weight::false_one,
-          fmt::format("who listens there shows this world's name and did not take the greeting ({})",
-                      connection_.fault())});
+    fail({Weight::false_one, fmt::format("who listens there shows this world's name and did not take the greeting ({})",
+                                         connection_.fault())});
   else if (connection_.was_closed())
     fail({Weight::silent, "who listens there closed the connection"});
   else
@@ -86,16 +85,18 @@ void Visit::greet(const Frame& frame) {
   if (!same(banner->world, caller_->world))
     return fail({Weight::foreign,
                  "who listens there belongs to another world: do all ranks have the same variables of the launch?"});
-  const auto shared = keys_.shared_with(banner->key);
+  const KeyPair keys;
+  const auto shared = keys.shared_with(banner->key);
   if (!shared) return fail({Weight::false_one, "who listens there has no key for the connection"});
-  RankHello hello{{}, keys_.own(), at_.port()};
+  RankHello hello{{}, keys.own(), at_.port(), 0};
   hello.proof = of_hello(caller_->secret, *banner, hello);
   connection_.send(FrameKind::hello, bytes_of(hello));
   connection_.protect(Session(caller_->secret, *shared, transcript_of(*banner, hello), End::guest));
   connection_.send(FrameKind::claim, bytes_of(caller_->claim));
-  wait_for(Step::receipt,
-           {Weight::false_one,
-            fmt::format("who listens there shows this world's name and did not take the greeting within {} s", patience)});
+  wait_for(
+      Step::receipt,
+      {Weight::false_one,
+       fmt::format("who listens there shows this world's name and did not take the greeting within {} s", patience)});
 }
 
 void Answers::note(std::size_t place, const Reason& reason) {
@@ -143,8 +144,8 @@ std::optional<Taken> knock(Answers& answers, const std::vector<Endpoint>& source
   };
   std::vector<Try> tries(places.size());
   const auto source_for = [&](const Endpoint& to) {
-    const auto same = std::find_if(sources.begin(), sources.end(),
-                                   [&](const Endpoint& own) { return own.family() == to.family(); });
+    const auto same =
+        std::find_if(sources.begin(), sources.end(), [&](const Endpoint& own) { return own.family() == to.family(); });
     return same == sources.end() ? std::nullopt : std::optional(same->with_port(0));
   };
   while (true) {

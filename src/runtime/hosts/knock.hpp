@@ -52,7 +52,6 @@ class Visit {
   const Caller* caller_;
   Endpoint at_;
   Connection connection_;
-  KeyPair keys_;
   Step step_ = Step::connect;
   State state_ = State::under_way;
   Deadline deadline_;
@@ -80,8 +79,8 @@ struct Taken {
   Endpoint at;
 };
 
-/// Knocks at all places at once, `again` and again where that is asked for, until one takes the caller: nothing past the
-/// deadline, or once all have failed. `sources`: addresses of this host to come from; empty where none is named.
+/// Knocks at all places at once, `again` and again where that is asked for, until one takes the caller: nothing past
+/// the deadline, or once all have failed. `sources`: addresses of this host to come from; empty where none is named.
 /// `meanwhile` is called many times a second, and may throw.
 std::optional<Taken> knock(Answers& answers, const std::vector<Endpoint>& sources, const Caller& caller,
                            Deadline deadline, bool again, const std::function<void()>& meanwhile = {});

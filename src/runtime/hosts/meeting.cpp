@@ -98,7 +98,8 @@ class HostsMeeting::Registrar {
     std::vector<pollfd> polls;
     gate_.add_to(polls);
     for (const Guest& guest : guests_) polls.push_back({guest.connection.socket().get(), POLLIN, 0});
-    if (poll(polls.data(), polls.size(), std::min(milliseconds, milliseconds_until(meeting_.deadline_))) < 0 && errno != EINTR)
+    if (poll(polls.data(), polls.size(), std::min(milliseconds, milliseconds_until(meeting_.deadline_))) < 0 &&
+        errno != EINTR)
       refuse(fmt::format("rank 0 cannot wait for the others: {}", std::strerror(errno)));
   }
 
@@ -326,8 +327,8 @@ void HostsMeeting::connect_to(int rank) {
   const Caller caller{secret_, gate_name(secret_, sequence_, roster_.nonce, rank), own_claim()};
   Answers answers({at});
   // Until its gate opens: it listens already.
-  auto found = knock(answers, own_addresses_, caller, deadline_in(options_.wait_limit), true,
-                     [this] { expect_first_there(); });
+  auto found =
+      knock(answers, own_addresses_, caller, deadline_in(options_.wait_limit), true, [this] { expect_first_there(); });
   if (!found)
     refuse(fmt::format("rank {} on host {} does not reach {} within {:.3g} s: {}", rank_, own_host_name(),
                        name_of(rank), options_.wait_limit, answers.text()));

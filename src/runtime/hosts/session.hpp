@@ -39,7 +39,8 @@ class Session {
   /// `transcript`: all that the two have said before.
   Session(const Secret& secret, const Wiped<32>& shared, std::string_view transcript, End end);
 
-  /// Appends the sealed text to `out`: `tag_bytes` more than the text. `head` goes along in the clear, and holds or not.
+  /// Appends the sealed text to `out`: `tag_bytes` more than the text. `head` goes along in the clear, and holds or
+  /// not.
   void seal(std::string_view head, std::string_view text, std::string& out);
   /// Nothing where it is not what the other end has sealed next.
   std::optional<std::string> open(std::string_view head, std::string_view sealed);

@@ -67,8 +67,7 @@ std::string sealed_text(Session& session, FrameKind kind, std::string_view paylo
 }
 
 constexpr std::string_view no_frame = "it sent what is no frame of this protocol";
-constexpr std::string_view not_sealed =
-    "what came was not sealed by it for this connection, or was changed on its way";
+constexpr std::string_view not_sealed = "what came was not sealed by it for this connection, or was changed on its way";
 
 TEST(Frames, ComeWholeHoweverTheyAreCut) {
   for (const std::size_t piece : {1, 7, 12, 13, 5000}) {
@@ -238,8 +237,7 @@ class Gates : public testing::Test {
   void greet(Visitor& visitor, const Secret& known = secret) {
     visitor.connection.send(FrameKind::hello, bytes_of(visitor.hello));
     if (const auto shared = visitor.keys.shared_with(visitor.banner.key))
-      visitor.connection.protect(
-          Session(known, *shared, transcript_of(visitor.banner, visitor.hello), End::guest));
+      visitor.connection.protect(Session(known, *shared, transcript_of(visitor.banner, visitor.hello), End::guest));
   }
   /// What the gate says once it has turned this visitor away.
   std::string turned_away(Gate& gate, Visitor& visitor) {
@@ -308,7 +306,8 @@ TEST_F(Gates, WhoMeantAnotherPortIsTurnedAway) {
   greet(handed_on);
   EXPECT_EQ(turned_away(gate, handed_on),
             fmt::format("it meant to reach port {}, and this rank listens at port {}: somebody there hands its "
-                        "connections on", at.port() - 1, at.port()));
+                        "connections on",
+                        at.port() - 1, at.port()));
 }
 
 TEST_F(Gates, WhoKnowsTheSecretAndHasNoKeysIsTurnedAway) {

@@ -251,12 +251,14 @@ TEST(Hosts, WithoutASecretNoRankMeets) {
   const HostsLaunch launch;
   std::vector<Start> starts;
   for (int rank = 0; rank < 2; ++rank)
-    starts.push_back({{fmt::format("RANK={}", rank), "WORLD_SIZE=2", "LOCAL_WORLD_SIZE=1", "LOCAL_RANK=0",
-                       "MASTER_ADDR=127.0.0.1", fmt::format("MASTER_PORT={}", launch.port), "TORCHELASTIC_RUN_ID=none",
-                       "TORCHELASTIC_RESTART_COUNT=0"},
-                      {"join", "4096", "5"}});
-  expect_refusal(starts, {"IMBREX_RENDEZVOUS is not set: the ranks that torchrun has started meet over a network",
-                          "set IMBREX_RENDEZVOUS to random text of at least 16 bytes"}, 2);
+    starts.push_back(
+        {{fmt::format("RANK={}", rank), "WORLD_SIZE=2", "LOCAL_WORLD_SIZE=1", "LOCAL_RANK=0", "MASTER_ADDR=127.0.0.1",
+          fmt::format("MASTER_PORT={}", launch.port), "TORCHELASTIC_RUN_ID=none", "TORCHELASTIC_RESTART_COUNT=0"},
+         {"join", "4096", "5"}});
+  expect_refusal(starts,
+                 {"IMBREX_RENDEZVOUS is not set: the ranks that torchrun has started meet over a network",
+                  "set IMBREX_RENDEZVOUS to random text of at least 16 bytes"},
+                 2);
 }
 
 TEST(Hosts, InterfacesAreNamed) {

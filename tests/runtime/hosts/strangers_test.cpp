@@ -244,9 +244,10 @@ TEST(HostsStrangers, WhoHoldsAPortIsNamedWithIt) {
   usleep(50000);
   const auto results = spawn({launch.member("ab", 1, {"join", "4096", "2.5"})});
   EXPECT_EQ(results[0].code, 3);
-  const std::string held = fmt::format("127.0.0.1 port {}: who listens there shows this world's name and did not take "
-                                       "the greeting within 1 s; 127.0.0.1 ports {} to {}: Connection refused",
-                                       launch.port, launch.port + 1, launch.port + 7);
+  const std::string held = fmt::format(
+      "127.0.0.1 port {}: who listens there shows this world's name and did not take "
+      "the greeting within 1 s; 127.0.0.1 ports {} to {}: Connection refused",
+      launch.port, launch.port + 1, launch.port + 7);
   EXPECT_NE(results[0].text.find(held), std::string::npos) << results[0].text;
 }
 
@@ -289,10 +290,10 @@ TEST(HostsStrangers, HandAGreetingOn) {
   const Stranger stranger([&] { relay(launch, [](std::string&) {}); });
   usleep(50000);
   expect_meeting(launch, 12);
-  const auto results = spawn({launch.member("abc", 0, {"join", "4096", "2"}),
-                              launch.member("abc", 1, {"join", "4096", "2"})});
-  EXPECT_NE(results[0].text.find(fmt::format("it meant to reach port {}, and this rank listens at port {}",
-                                             launch.port, launch.port + 1)),
+  const auto results =
+      spawn({launch.member("abc", 0, {"join", "4096", "2"}), launch.member("abc", 1, {"join", "4096", "2"})});
+  EXPECT_NE(results[0].text.find(fmt::format("it meant to reach port {}, and this rank listens at port {}", launch.port,
+                                             launch.port + 1)),
             std::string::npos)
       << results[0].text;
 }
