@@ -264,30 +264,32 @@ TEST(HostsStrangers, SilentPortsDoNotAddUp) {
   EXPECT_LT(Clock::now() - begin, std::chrono::seconds(4));
 }
 
-/// Hands on whatever comes, from the launch's first port to the port after it and back; gives each part to `change`.
-void relay(const HostsLaunch& launch, const std::function<void(std::string&)>& change) {
-  hold_first_port(launch, [&](const Connection& guest) {
-    std::string why;
-    const Connection host(connect_tcp(endpoint(launch.port + 1), deadline_in(1), why));
-    if (!host) return;
-    pollfd polls[] = {{guest.socket().get(), POLLIN, 0}, {host.socket().get(), POLLIN, 0}};
-    while (poll(polls, 2, 100) > 0)
-      for (int i = 0; i < 2; ++i) {
-        std::string part(16384, 0);
-        if (!polls[i].revents) continue;
-        const ssize_t bytes = recv(polls[i].fd, part.data(), part.size(), 0);
-        if (bytes <= 0) return;
-        part.resize(static_cast<std::size_t>(bytes));
-        change(part);
-        [[maybe_unused]] const auto sent = ::send(polls[1 - i].fd, part.data(), part.size(), MSG_NOSIGNAL);
-      }
-  });
+/// Listens, and hands on whatever comes, to another place and back. `change` has each part first.
+void relay(const Endpoint& from, const Endpoint& to, const std::function<void(std::string&)>& change) {
+  static const FileDescriptor listener = listen_tcp(from);
+  pollfd entry{listener.get(), POLLIN, 0};
+  poll(&entry, 1, -1);
+  int error = 0;
+  std::string why;
+  const FileDescriptor guest = accept_tcp(listener, error), host = connect_tcp(to, deadline_in(1), why);
+  if (!host) return;
+  pollfd polls[] = {{guest.get(), POLLIN, 0}, {host.get(), POLLIN, 0}};
+  while (poll(polls, 2, 30000) > 0)
+    for (int i = 0; i < 2; ++i) {
+      if (!polls[i].revents) continue;
+      std::string part(16384, 0);
+      const ssize_t bytes = recv(polls[i].fd, part.data(), part.size(), 0);
+      if (bytes <= 0) return;
+      part.resize(static_cast<std::size_t>(bytes));
+      change(part);
+      [[maybe_unused]] const auto sent = ::send(polls[1 - i].fd, part.data(), part.size(), MSG_NOSIGNAL);
+    }
 }
 
 // Rank 0 turns it away, and its guests find the port where rank 0 is.
 TEST(HostsStrangers, HandAGreetingOn) {
   const HostsLaunch launch;
-  const Stranger stranger([&] { relay(launch, [](std::string&) {}); });
+  const Stranger stranger([&] { relay(endpoint(launch.port), endpoint(launch.port + 1), [](std::string&) {}); });
   usleep(50000);
   expect_meeting(launch, 12);
   const auto results =
@@ -296,6 +298,43 @@ TEST(HostsStrangers, HandAGreetingOn) {
                                              launch.port + 1)),
             std::string::npos)
       << results[0].text;
+}
+
+// Rank 0 listens at one address, and somebody at the same port of another one, to which the guest is sent: nothing
+// tells the two apart. Once the ranks work, it reads, changes a bit, says a frame of its own, or one that it has heard.
+TEST(HostsStrangers, StandBetweenRanksAndAreFoundOut) {
+  for (const std::string how : {"change", "say", "repeat", "leave out"}) {
+    SCOPED_TRACE(how);
+    const HostsLaunch launch;
+    const Endpoint other = *Endpoint::parse("127.0.0.2", static_cast<std::uint16_t>(launch.port));
+    const Stranger stranger([&] {
+      int parts = 0;
+      relay(other, endpoint(launch.port), [&](std::string& part) {
+        if (++parts < 40) return;
+        if (how == "change") part.back() = static_cast<char>(part.back() ^ 1);
+        if (how == "repeat") part += part;
+        if (how == "leave out" && parts == 40) part.clear();
+        if (how != "say") return;
+        FrameHead head;
+        head.kind = static_cast<std::uint16_t>(FrameKind::failure);
+        head.bytes = 32;
+        part.append(bytes_of(head)).append("written by who has not the secret");
+      });
+    });
+    auto starts = launch.members("ab", {"work"});
+    starts[0].variables.push_back("IMBREX_INTERFACE=lo");
+    starts[1].variables[3] = fmt::format("IMBREX_ADDRESS=127.0.0.2:{}", launch.port);
+    usleep(50000);
+    const auto begin = Clock::now();
+    std::string all;
+    for (const Result& result : spawn(starts)) {
+      EXPECT_EQ(result.code, 3) << result.text;
+      all += result.text;
+    }
+    EXPECT_LT(Clock::now() - begin, std::chrono::seconds(10));
+    EXPECT_NE(all.find("was lost: what came was not sealed by it for this connection"), std::string::npos) << all;
+    EXPECT_EQ(all.find("written by"), std::string::npos) << all;
+  }
 }
 
 /// A rank 0 with few descriptors forms a world while strangers hold connections, and makes more.
