@@ -184,8 +184,8 @@ struct PlanOptions {
   /// Empty: auto.
   std::optional<Strategy> chosen_strategy() const;
 
-  /// Empty where no knob was given. Where `device` is cuda, an unnamed transport is the one that GPUs run.
-  std::optional<Knobs> chosen_knobs(Device device = Device::automatic, int ranks_per_gpu = 1) const;
+  /// The knobs that were given.
+  plan::GivenKnobs chosen_knobs() const;
 
   /// The plan of --plan, proved sound unless --unchecked, or the one made from OP; what strategy auto means is decided
   /// for `machine`. Throws Error(unsound) naming fault and task.

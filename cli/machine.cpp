@@ -48,6 +48,9 @@ int machine(const Program& program, const Options& options) {
   } else {
     write_result(options.out, text);
     print(program, "{}: {}, {} devices", options.out, machine.name, machine.devices);
+    if (!machine.all_gather.from.empty() && machine.all_gather.from.starts_with("scaled with "))
+      print(program, "  the collectives' curves are {}",
+            machine.all_gather.from.substr(0, machine.all_gather.from.find(';')));
   }
   return 0;
 }
@@ -66,6 +69,7 @@ void add_machine(Program& program) {
                   "  imbrex machine 4xh200\n"
                   "  imbrex machine 4xh200 --name fast-links --set links.egress_bandwidth=9e11 \\\n"
                   "    --set links.ingress_bandwidth=9e11 --out fast-links.json\n"
+                  "  imbrex machine 4xh200 --name no-peers --set links.peer_access=1 --out no-peers.json\n"
                   "  imbrex machine 4xh200 --name two-hosts --devices 8 --set hosts.devices=4 \\\n"
                   "    --set hosts.bandwidth=5e10 --set hosts.latency=5e-6 --set hosts.message=1e-6\n\n"
                   "Machines that come with the program: {}",
@@ -75,7 +79,9 @@ void add_machine(Program& program) {
   command
       .add_option("--set", options->changes,
                   "Change a constant, named by its place (links.latency, compute.tiles.128x256.efficiency), in its "
-                  "unit; its source becomes `unverified`")
+                  "unit; its source becomes `unverified`. Curves that were measured with it are scaled: those of "
+                  "collectives with links, those of rows with the memory. links.peer_access=1: no device reaches "
+                  "another's memory by loads and stores, so nothing fused runs there")
       ->type_name("PLACE=VALUE")
       ->expected(1)
       ->take_all();

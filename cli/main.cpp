@@ -1,5 +1,6 @@
 // The command line program: parses, runs one command, and turns every failure into a message and an exit code.
 #include <fcntl.h>
+#include <signal.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -12,6 +13,7 @@
 #include "command.hpp"
 #include "imbrex/error.hpp"
 #include "jobs/nccl_environment.hpp"
+#include "jobs/run_ranks.hpp"
 
 namespace imbrex::cli {
 namespace {
@@ -98,6 +100,32 @@ void expect_values(const Program& program) {
       }
 }
 
+// Ranks that a launcher started are as many as it says.
+void take_launched_ranks(CLI::App& app) {
+  for (CLI::App* command : app.get_subcommands()) {
+    const std::string& name = command->get_name();
+    const bool runs = name == "run" || name == "trace" || name == "bench" || name == "tune" || name == "shmem";
+    if (!runs) continue;
+    take_launched_ranks(*command);
+    CLI::Option* const ranks = command->get_option_no_throw("--ranks");
+    const CLI::Option* const plan = command->get_option_no_throw("--plan");
+    if (ranks == nullptr || ranks->count() > 0 || (plan != nullptr && plan->count() > 0)) continue;
+    if (const auto launched = jobs::launched_ranks()) {
+      ranks->add_result(fmt::format("{}", *launched));
+      ranks->run_callback();
+    }
+  }
+}
+
+// A file that may not grow is an error of the call that writes it, and no end of the program. A handler is not
+// inherited by programs that this one starts.
+void outlive_file_limits() {
+  struct sigaction action {};
+  action.sa_handler = [](int) {};
+  action.sa_flags = SA_RESTART;
+  sigaction(SIGXFSZ, &action, nullptr);
+}
+
 int run_program(std::vector<std::string> arguments) {
   Program program;
   set_up(program);
@@ -134,6 +162,7 @@ int run_program(std::vector<std::string> arguments) {
   }
   try {
     expect_values(program);
+    take_launched_ranks(program.app);
     expect_writable("--json", program.json);
     return program.action();
   } catch (const Error& error) {
@@ -153,6 +182,7 @@ int main(int argc, char** argv) {
     imbrex::cli::occupy_standard_descriptors();
     // Nothing waits in a buffer: a failure to write it would go unnoticed.
     std::setvbuf(stdout, nullptr, _IONBF, 0);
+    imbrex::cli::outlive_file_limits();
     imbrex::jobs::set_nccl_environment();
     return imbrex::cli::run_program({argv + std::min(argc, 1), argv + argc});
   } catch (const std::bad_alloc&) {

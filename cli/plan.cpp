@@ -51,7 +51,7 @@ Made make(const Options& options) {
   request.device = device;
   request.problem = options.plan.problem(false);
   request.strategy = options.plan.chosen_strategy();
-  request.knobs = options.plan.chosen_knobs(device);
+  request.knobs = options.plan.chosen_knobs();
   jobs::Choice choice = jobs::choose_device(request, request.problem);
   Made made{std::move(choice.plan), std::move(choice.reason), std::string(name_of(choice.device)), {}};
   if (choice.device == Device::cpu) made.machine = nominal_host_machine();
@@ -63,21 +63,19 @@ void print_groups(const Program& program, const Plan& plan, const jobs::Expected
   print(program, "  {} group{}, of {}; {} SMs are kept free for their collectives", count, count == 1 ? "" : "s",
         plan.knobs.packed ? "tiles" : "rows of tiles", plan.knobs.kept_free);
   for (std::size_t g = 0; g < count; ++g) {
-    const auto& [units, tiles, begins, ends] = expected.groups[g];
-    if (plan.problem.op == Operator::all_gather_gemm)
-      print(program, "    group {}: {}, gathered from {} to {}, its tiles from {} on", g + 1, units,
-            readable_seconds(begins), readable_seconds(ends), readable_seconds(tiles));
-    else
-      print(program, "    group {}: {}, computed at {}, its collective from {} to {}", g + 1, units,
-            readable_seconds(tiles), readable_seconds(begins), readable_seconds(ends));
+    const auto& [units, begins, ends] = expected.groups[g];
+    print(program, "    group {}: {}, {} from {} to {}", g + 1, units,
+          plan.problem.op == Operator::all_gather_gemm ? "gathered" : "its collective", readable_seconds(begins),
+          readable_seconds(ends));
   }
-  print(program, "    all done at {}, by the analytical cost model", readable_seconds(expected.seconds));
+  print(program, "    all done at {}, simulated", readable_seconds(expected.seconds));
 }
 
 void print_reasons(const Program& program, const Made& made) {
   if (const std::string why = describe(made.plan.strategy, made.reason); !why.empty()) print(program, "  {}", why);
   if (!made.machine) return;
   if (const auto groups = jobs::expected_groups(made.plan, *made.machine)) print_groups(program, made.plan, *groups);
+  for (const std::string& line : jobs::caveats_of(made.plan, *made.machine)) print(program, "  {}", line);
 }
 
 void print_summary(const Program& program, const Plan& plan, const std::string& chosen_for) {

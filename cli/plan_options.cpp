@@ -13,7 +13,7 @@ namespace imbrex::cli {
 namespace {
 
 constexpr std::int64_t most = std::int64_t{1} << 31;
-constexpr const char* knob_group = "Knobs (how the plan is made; names as in a plan file)";
+constexpr const char* knob_group = "Knobs (how the plan is made; names as in a plan file; what is not given is chosen)";
 
 [[noreturn]] void refuse(const std::string& message) { throw Error(ErrorCode::invalid_input, message); }
 
@@ -93,7 +93,8 @@ void PlanOptions::add_to(CLI::App& command) {
   add_integer(command, "--m", m, 1, largest, "Rows M of the product, in elements");
   add_integer(command, "--n", n, 1, largest, "Columns N of the product, in elements");
   add_integer(command, "--k", k, 1, largest, "Depth K that the product sums over, in elements");
-  add_integer(command, "--ranks", ranks, 1, max_ranks, "Ranks R that share the work, 1 to 64 (default 4)");
+  add_integer(command, "--ranks", ranks, 1, max_ranks,
+              "Ranks R that share the work, 1 to 64 (default: as many as a launcher started, else 4)");
   const auto parse = [this](std::string_view text) {
     type_name = text;
     const auto knows = [&](const auto& each) { return each->has_type(text); };
@@ -168,7 +169,7 @@ void PlanOptions::add_to(CLI::App& command) {
       ->group(knob_group);
   add_integer(command, "--chunks", chunks, 1, most - 1,
               "decomposed: parts of the result, or of each block of A that all_gather_gemm passes on; "
-              "signaled without --groups: groups, as equal as can be (default 2)")
+              "signaled without --groups: groups, as equal as can be (default 2; signaled: chosen)")
       ->group(knob_group);
   command
       .add_option("--groups", groups,
@@ -268,10 +269,15 @@ std::optional<Strategy> strategy_named(const std::string& name) {
       "--strategy: ", [&] { return parse_strategy(name); }, "; or auto");
 }
 
-std::optional<Knobs> PlanOptions::chosen_knobs(Device device, int ranks_per_gpu) const {
-  bool any = false;
-  for (const CLI::Option* option : app->get_options()) any |= option->get_group() == knob_group && option->count() > 0;
-  if (!any) return std::nullopt;
+plan::GivenKnobs PlanOptions::chosen_knobs() const {
+  std::vector<std::string> names;
+  for (const CLI::Option* option : app->get_options())
+    if (option->get_group() == knob_group && option->count() > 0) {
+      std::string name = option->get_name().substr(2);
+      std::replace(name.begin(), name.end(), '-', '_');
+      names.push_back(std::move(name));
+    }
+  if (names.empty()) return {};
   Knobs result = knobs;
   result.group = static_cast<int>(group);
   result.k_slices = static_cast<int>(k_slices);
@@ -286,15 +292,8 @@ std::optional<Knobs> PlanOptions::chosen_knobs(Device device, int ranks_per_gpu)
   result.library_parts = static_cast<int>(library_parts);
   result.own_shift = static_cast<int>(own_shift);
   result.abreast = static_cast<int>(abreast);
-  if (app->get_option("--partial")->count() == 0) result.partial = output_type(type);
   result.codec = codec_named(codec);
-  // What a GPU runs: operands are pushed, unless ranks share it, and results stored.
-  if (device == Device::cuda && app->get_option("--transport")->count() == 0) {
-    const std::optional<Strategy> given = chosen_strategy();
-    const bool pushes = ranks_per_gpu == 1 || (given && *given != Strategy::fused);
-    result.transport = parse_operator(op) == Operator::all_gather_gemm && pushes ? Transport::push : Transport::store;
-  }
-  return result;
+  return {result, names};
 }
 
 std::optional<Plan> PlanOptions::read_plan() const {
@@ -334,7 +333,12 @@ std::optional<Plan> PlanOptions::read_plan() const {
 
 Plan PlanOptions::make(const Machine& machine) const {
   auto plan = read_plan();
-  if (!plan) return choose_plan(problem(false), machine, {chosen_strategy(), chosen_knobs(), {}});
+  if (!plan) {
+    const plan::GivenKnobs given = chosen_knobs();
+    OperatorOptions options{.strategy = chosen_strategy(), .knobs = given.optional(), .cpu = {}};
+    options.fixed_knobs = given.names();
+    return choose_plan(problem(false), machine, options);
+  }
   if (const auto finding = unchecked ? check_format(*plan) : check(*plan))
     throw Error(ErrorCode::unsound, fmt::format("plan {} is unsound: {}", plan_file, describe(*finding)));
   return *std::move(plan);

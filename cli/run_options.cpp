@@ -154,7 +154,7 @@ jobs::RunRequest RunOptions::request(const PlanOptions& plan) const {
   expect_scales(request.problem, from_files);
   expect_further(plan, request.problem, from_files);
   request.strategy = plan.chosen_strategy();
-  request.knobs = plan.chosen_knobs(request.device, static_cast<int>(ranks_per_gpu));
+  request.knobs = plan.chosen_knobs();
   request.seed = static_cast<std::uint64_t>(seed);
   request.a_path = a;
   request.b_path = b;

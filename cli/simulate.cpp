@@ -32,6 +32,7 @@ int simulate(const Program& program, const Options& options) {
                        {"strategy", name_of(plan.strategy)},
                        {"seconds", report.seconds}});
   print(program, "{} on {}: {}", describe(plan), machine.name, readable_seconds(report.seconds));
+  for (const std::string& line : jobs::caveats_of(plan, machine)) print(program, "  {}", line);
   return 0;
 }
 

@@ -57,6 +57,7 @@ void report(const Program& program, const SolveRequest& asked, const SolveResult
             {"seconds", result.seconds}};
   if (asked.verify) {
     json["verified"] = result.verified;
+    if (result.overflows) json["overflows"] = true;
     json["max_error_over_bound"] = number(result.max_error_over_bound);
   }
   if (result.library)
@@ -82,8 +83,11 @@ void report(const Program& program, const SolveRequest& asked, const SolveResult
           best(result.library->seconds) / best(result.seconds), readable_seconds(result.library->analysis_seconds),
           result.library->max_error_over_bound);
   if (!asked.verify) return;
-  print(program, "{}: the largest residual is {:.3g} of its bound", result.verified ? "right" : "WRONG",
-        result.max_error_over_bound);
+  if (result.overflows)
+    print(program, "overflow: the solution has elements that {} does not hold", type);
+  else
+    print(program, "{}: the largest residual is {:.3g} of its bound", result.verified ? "right" : "WRONG",
+          result.max_error_over_bound);
   if (!result.verified) print_error("imbrex: " + result.message);
 }
 

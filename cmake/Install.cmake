@@ -4,6 +4,15 @@ include(CMakePackageConfigHelpers)
 
 set(IMBREX_PACKAGE_DIR ${CMAKE_INSTALL_LIBDIR}/cmake/imbrex)
 
+# A folder in which parts alone were built, as scripts/demo does, lacks some of what is installed: it is built now.
+install(CODE "
+  foreach(made $<TARGET_FILE:imbrex_installed> $<TARGET_FILE:imbrex_shmem_installed> $<TARGET_FILE:imbrex_cli>)
+    if(NOT EXISTS \"\${made}\")
+      message(STATUS \"Not built yet: \${made}\")
+      execute_process(COMMAND \"${CMAKE_COMMAND}\" --build \"${CMAKE_BINARY_DIR}\" --target imbrex_package
+        COMMAND_ERROR_IS_FATAL ANY)
+    endif()
+  endforeach()")
 install(TARGETS imbrex_installed imbrex_shmem_installed EXPORT imbrex_targets
   LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}
   INCLUDES DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})

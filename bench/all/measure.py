@@ -40,7 +40,7 @@ from children import GRACE_S, Children, Ended, Job  # noqa: E402
 from measurement import PHASES, Measurement, load  # noqa: E402
 from mps import mps  # type: ignore[import-not-found]  # noqa: E402
 from options import parse  # noqa: E402
-from rows import counts_of, nothing_in  # noqa: E402
+from rows import counts_of, nothing_in, subject_left_out  # noqa: E402
 from store import Entry, Store, parsed, write_json  # noqa: E402
 
 import machine as machines  # noqa: E402
@@ -341,6 +341,8 @@ class Run:
             reason += f": {' / '.join(said)[-300:]}" if said else ""
         elif nothing:
             reason = f"{nothing}{': ' if said else ''}{' / '.join(said)[-300:]}"
+        elif missing := subject_left_out(result):
+            reason = f"no time for {'; '.join(missing[:3])}" + (f", and {len(missing) - 3} more" * (len(missing) > 3))
         else:
             return self.put(one, "done", **more)
         self.put(one, "failed" if nothing else "partial", reason, **more)

@@ -290,6 +290,12 @@ def counts_of(entry: dict[str, Any]) -> dict[str, int]:
     return counts
 
 
+def subject_left_out(result: Any) -> list[str]:
+    """What the measurement is there for and had no time for, as its program says."""
+    told = result.get("subject_left_out") if isinstance(result, dict) else None
+    return [str(one) for one in told] if isinstance(told, list) else []
+
+
 def nothing_in(reader: str, result: Any) -> str:
     """Why there is nothing in what a child wrote; empty where there is something."""
     if result is None:

@@ -6,8 +6,9 @@ usage: runs.py --program IMBREX --set NAME --out FILE [--device cpu|cuda] [--ran
 
 Sets: verify (every operator in every strategy, compared with float64), operators, layouts, codecs, signaled,
 all_reduce, jacobi. A row is a case: of each way microseconds of a call as the host sees it, the median of the calls
-behind the first, or why it failed. The file is written anew behind every run; no case begins behind S seconds. Exits 1
-where something was wrong.
+behind the first, or why it failed. What a set is there for, and what that is compared with, run before the rest; what
+there was no time for is named. The file is written anew behind every run; nothing begins behind S seconds. Exits 1 where
+something was wrong.
 """
 
 from __future__ import annotations
@@ -32,11 +33,28 @@ RUN_S = 60  # of one run, at most
 
 @dataclass(frozen=True)
 class Case:
-    """What is run, and in which ways."""
+    """What is run, and in which ways. The first way is what the subject is compared with; no subject: all ways are."""
 
     what: str
     arguments: list[str]
     ways: dict[str, list[str]]
+    subject: str = ""
+
+    def needed(self) -> list[str]:
+        """Ways without which the case says nothing of its subject."""
+        return list(dict.fromkeys([next(iter(self.ways)), self.subject])) if self.subject else list(self.ways)
+
+
+def in_turns(wanted: list[Case]) -> list[tuple[int, str]]:
+    """Case and way, in the order in which they run: what is needed of each case, then the other ways in turn."""
+    needed = [(i, way) for i, case in enumerate(wanted) if case.subject for way in case.needed()]
+    rest = [
+        (i, way)
+        for place in range(max(len(case.ways) for case in wanted))
+        for i, case in enumerate(wanted)
+        for way in list(case.ways)[place : place + 1]
+    ]
+    return list(dict.fromkeys([*needed, *rest]))
 
 
 def sizes(m: int, n: int, k: int) -> list[str]:
@@ -87,21 +105,23 @@ def cases(name: str, cpu: bool) -> list[Case]:
         )
         return found
     if name == "operators":
-        return [Case(f"{op}, M {m}", [op, *layer(op, m, cpu)], strategies(op)) for op in OPERATORS for m in rows]
+        return [
+            Case(f"{op}, M {m}", [op, *layer(op, m, cpu)], strategies(op), "fused") for op in OPERATORS for m in rows
+        ]
     if name == "layouts":
         ways = {
             f"{layout}, {strategy}": ["--b-layout", layout, "--strategy", strategy]
             for strategy in ("sequential", "fused")
             for layout in ("kxn", "nxk")
         }
-        found = [Case(f"{op}, M {rows[1]}", [op, *layer(op, rows[1], cpu)], ways) for op in OPERATORS]
+        found = [Case(f"{op}, M {rows[1]}", [op, *layer(op, rows[1], cpu)], ways, "nxk, fused") for op in OPERATORS]
         quarter = layer("all_gather_gemm", rows[1], cpu)
         quarter[3] = str(int(quarter[3]) // 4)
         lists = []
         for count in (0, 1, 2):
             more = ["--more-n", ",".join([quarter[3]] * count)] if count else []
             both = {strategy: ["--strategy", strategy, *more] for strategy in ("sequential", "fused")}
-            lists.append(Case(f"all_gather_gemm, {count + 1} Bs", ["all_gather_gemm", *quarter], both))
+            lists.append(Case(f"all_gather_gemm, {count + 1} Bs", ["all_gather_gemm", *quarter], both, "fused"))
         return [*found, *lists]
     if name == "codecs":
         ways = {
@@ -109,25 +129,37 @@ def cases(name: str, cpu: bool) -> list[Case]:
             for strategy in ("sequential", "decomposed")
             for codec in ("exact", "int8", "int4+int8", "flash6")
         }
-        return [Case(f"{op}, M {m}", [op, *layer(op, m, cpu)], ways) for op in OPERATORS[1:3] for m in rows]
+        return [
+            Case(f"{op}, M {m}", [op, *layer(op, m, cpu)], ways, "int8, sequential")
+            for op in OPERATORS[1:3]
+            for m in rows
+        ]
     if name == "signaled":
         ways = {"sequential": ["--strategy", "sequential"], "decomposed": ["--strategy", "decomposed"]}
         ways |= {f"signaled, {n} groups": ["--strategy", "signaled", "--chunks", str(n)] for n in (2, 4)}
-        return [Case(f"{op}, M {2 * m}", [op, *layer(op, 2 * m, cpu)], ways) for op in SIGNALED for m in rows]
+        return [
+            Case(f"{op}, M {2 * m}", [op, *layer(op, 2 * m, cpu)], ways, "signaled, 2 groups")
+            for op in SIGNALED
+            for m in rows
+        ]
     if name == "all_reduce":
         ways = {codec: ["--codec", codec] for codec in ("exact", "int8", "int4+int8", "flash6")}
-        return [Case(f"{4 * m} KiB", ["all_reduce", "--m", str(m), "--n", "2048"], ways) for m in (16, 256, 1024)]
+        return [
+            Case(f"{4 * m} KiB", ["all_reduce", "--m", str(m), "--n", "2048"], ways, "int8") for m in (16, 256, 1024)
+        ]
     if name == "jacobi":
         ways = {way: ["--way", way] for way in ("kernel_boundaries", "overlapped", "in_kernel")}
         return [
-            Case(f"{size} x {size} a PE, 20 sweeps", ["jacobi", "--size", str(size), "--sweeps", "20"], ways)
+            Case(
+                f"{size} x {size} a PE, 20 sweeps", ["jacobi", "--size", str(size), "--sweeps", "20"], ways, "in_kernel"
+            )
             for size in (128, 512)
         ]
     raise ValueError(f"--set '{name}': it must be verify, operators, layouts, codecs, signaled, all_reduce or jacobi")
 
 
-def one_run(options: argparse.Namespace, case: Case, way: str, left: float) -> dict[str, Any]:
-    """What one run says: {"us"}, {"right"}, or {"failed"}."""
+def one_run(options: argparse.Namespace, case: Case, way: str, left: float) -> dict[str, Any] | None:
+    """What one run says: {"us"}, {"right"}, or {"failed"}; None where the time that was left did not do."""
     ranks = "4" if case.arguments[0] == "jacobi" and options.device == "cpu" else str(options.ranks)
     command = [
         options.program,
@@ -152,6 +184,8 @@ def one_run(options: argparse.Namespace, case: Case, way: str, left: float) -> d
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=min(RUN_S, max(left, 1)), check=False)
     except subprocess.TimeoutExpired as over:
+        if left < RUN_S:
+            return None
         return {"failed": f"no end within {over.timeout:.0f} s"}
     try:
         told: dict[str, Any] = json.loads(done.stdout)
@@ -196,26 +230,28 @@ def main(arguments: list[str]) -> int:
         "ranks": options.ranks,
         "ranks_per_gpu": options.ranks_per_gpu,
         "rows": rows,
-        "left_out": [],
     }
-    # Every case in its first way, then in its second: what is cut off leaves something of each.
-    for case in wanted:
-        rows.append({"what": case.what, "arguments": case.arguments, "ways": {}})
-    turns = [
-        (case, row, way)
-        for place in range(max(len(c.ways) for c in wanted))
-        for case, row in zip(wanted, rows, strict=True)
-        for way in list(case.ways)[place : place + 1]
-    ]
-    for case, row, way in turns:
-        left = options.seconds - (time.monotonic() - begin)
-        if left <= 0:
-            result["left_out"] = [f"{c.what}, {w}" for c, r, w in turns if w not in r["ways"]]
-            break
-        row["ways"][way] = found = one_run(options, case, way, left)
-        print(f"{case.what}, {way}: {found.get('failed') or found.get('us', 'right')}", flush=True)
+    rows += [{"what": case.what, "arguments": case.arguments, "ways": {}} for case in wanted]
+
+    def write() -> None:
+        missing = [(i, way) for i, way in turns if way not in rows[i]["ways"]]
+        result["left_out"] = [f"{wanted[i].what}, {way}" for i, way in missing]
+        result["subject_left_out"] = [f"{wanted[i].what}, {way}" for i, way in missing if way in wanted[i].needed()]
         write_json(options.out, result)
-    write_json(options.out, result)
+
+    turns = in_turns(wanted)
+    for i, way in turns:
+        case, row = wanted[i], rows[i]
+        left = options.seconds - (time.monotonic() - begin)
+        found = one_run(options, case, way, left) if left > 0 else None
+        if found is None:
+            break
+        row["ways"][way] = found
+        # In the cases' own order, whose first way is what others are compared with.
+        row["ways"] = {one: row["ways"][one] for one in case.ways if one in row["ways"]}
+        print(f"{case.what}, {way}: {found.get('failed') or found.get('us', 'right')}", flush=True)
+        write()
+    write()
     return 1 if any(found.get("right") is False for row in rows for found in row["ways"].values()) else 0
 
 

@@ -306,7 +306,7 @@ void add_options(CLI::App& command, Options& o, const char* ops) {
       ->type_name("M...");
   command.add_option("--layers", o.layers, "N and K of the whole operator, as NxK; default: 8192x8192")
       ->type_name("NxK...");
-  add_integer(command, "--ranks", o.ranks, 1, 64, "GPUs (default 4)");
+  add_integer(command, "--ranks", o.ranks, 1, 64, "GPUs (default: as many ranks as a launcher started, else 4)");
   add_named<Type>(command, "--type", o.type, parse_type, "bf16 (default), fp16, fp32 or e4m3");
   add_scales(command, o.scales);
   add_b_layout(command, o.b_layout);

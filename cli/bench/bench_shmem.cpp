@@ -115,7 +115,8 @@ std::function<int()> add_bench_shmem(Program& program, CLI::App& bench_command) 
       "  imbrex bench shmem --measures latency --calls packet put_signal");
   command.add_option("--json", program.json, "Also write the result as JSON to this file; - is standard output")
       ->type_name("FILE|-");
-  add_integer(command, "--ranks", options->ranks, 2, 64, "PEs, an even number (default 2)");
+  add_integer(command, "--ranks", options->ranks, 2, 64,
+              "PEs, an even number (default: as many as a launcher started, else 2)");
   add_integer(command, "--ranks-per-gpu", options->ranks_per_gpu, 1, 64,
               "GPUs: so many PEs share each; without MPS they take turns, and times mean nothing (default 1)");
   add_device(command, options->device, "cpu, cuda, or auto (default): cuda where there are enough GPUs");

@@ -109,7 +109,7 @@ imbrex_status imbrex_make_unique_id(imbrex_unique_id* id) IMBREX_NOEXCEPT;
 imbrex_status imbrex_world_connect(const imbrex_unique_id* id, int32_t rank, int32_t size,
                                    const imbrex_world_options* options, imbrex_world** world) IMBREX_NOEXCEPT;
 
-/// By the variables of `imbrex launch`, torchrun, mpirun or srun; a world of one rank where none is set.
+/// By the variables of a launcher that docs/launching.md names; a world of one rank where none is set.
 imbrex_status imbrex_world_from_environment(const imbrex_world_options* options, imbrex_world** world) IMBREX_NOEXCEPT;
 
 /// Tells the peers that this rank ended well: a rank that did not calls imbrex_world_fail before. Refused while
@@ -183,8 +183,8 @@ typedef struct imbrex_gemm {
 /// The same on every rank.
 typedef struct imbrex_operator_options {
   size_t size;
-  const char* strategy;  ///< "sequential", "decomposed" or "fused"; NULL: the one predicted to be fastest
-  const char* knobs;     ///< a JSON object, as plans have them; what it leaves out is default. NULL: chosen
+  const char* strategy;  ///< "sequential", "decomposed", "fused" or "signaled"; NULL: the one predicted to be fastest
+  const char* knobs;     ///< a JSON object, as plans have them; what it leaves out is chosen. NULL: all are
   imbrex_device device;
   int32_t cpu_workers;  ///< CPU: threads a rank that take compute tasks; 0: one
   uint64_t heap_bytes;  ///< GPUs: symmetric heap per rank, at first; 0: 1 GiB. With the world's first operator

@@ -20,9 +20,9 @@ namespace imbrex {
 
 /// The same on every rank.
 struct EmbeddingShape {
-  std::vector<EmbeddingTable> tables;  ///< in the order of their columns in the output
+  std::vector<EmbeddingTable> tables{};  ///< in the order of their columns in the output
   /// Which rank holds which columns: those of each table, each once, in any order. Empty: as place_tables deals them.
-  std::vector<EmbeddingShard> shards;
+  std::vector<EmbeddingShard> shards{};
   TableRows rows = TableRows::fp32;  ///< of all tables
   std::int64_t batch = 0;            ///< rows of the largest global batch; the ranks divide it
   Pooling pooling = Pooling::sum;

@@ -92,6 +92,8 @@ struct Machine {
   Constant egress_bandwidth;   ///< bytes/s out of a device
   Constant ingress_bandwidth;  ///< bytes/s into a device
   Constant link_latency;       ///< s from a byte leaving to its arrival
+  Constant peer_access;        ///< count; devices that load from and store to each other's memory, those whose ranks
+                               ///< follow each other: 1: none do; 0, as without: all of a host
 
   // Links between hosts, in place of the links above where two ranks lie on different ones; all 0: there is one host.
   Constant host_devices;    ///< count; devices of a host, those whose ranks follow each other
@@ -128,6 +130,8 @@ void validate(const Machine& machine);
 /// Changes the constant at `place`, as a machine file names it: "links.latency", "compute.sm_rate.bf16",
 /// "compute.tiles.128x256.efficiency". Throws Error(invalid_input) listing the places, or naming the constant and its
 /// rule; the machine is then as it was. Links between hosts are changed one by one, and are valid together.
+/// Curves that were measured with the constant change with it, become `unverified`, and say so: with the links'
+/// bandwidth and latency the collectives', with the memory's bandwidth those of rows.
 void set_constant(Machine& machine, std::string_view place, const Constant& constant);
 
 /// Seconds of a collective that puts `wire_bytes` on each rank's wire.

@@ -47,15 +47,18 @@ struct GemmShape {
 };
 
 struct OperatorOptions {
-  std::optional<Strategy> strategy;  ///< not set: the one measured, or else predicted, to be fastest
-  std::optional<Knobs> knobs;        ///< not set: chosen with the strategy
-  CpuOptions cpu;
+  std::optional<Strategy> strategy{};  ///< not set: the one measured, or else predicted, to be fastest
+  std::optional<Knobs> knobs{};        ///< not set: chosen with the strategy
+  CpuOptions cpu{};
   Device device = Device::automatic;
   CudaOptions cuda{};  ///< for the world's first operator on GPUs; later ones give the same, or none
   /// gemm_all_reduce and gemm_reduce_scatter: what the ranks' products are sent through to be summed, and the sums to
   /// be spread; a reduce-scatter has one phase, and the same codec twice. Not set: what the knobs say, or exact.
   /// Strategy fused sends no codes. Every group travels as codes: unlike AllReduce, operators take no tolerance.
   std::optional<CodecPair> codec = {};
+  /// Names of the `knobs` that are kept, as plan files name them: {"tile_n"}. The others are chosen, as they would be
+  /// without. Empty: all are kept. Unknown names are Error(invalid_input).
+  std::vector<std::string> fixed_knobs = {};
 };
 
 /// What the four operators share. One object a rank; ranks make and destroy it together, and the world outlives it. The
@@ -93,9 +96,9 @@ struct OperatorOptions {
 /// is captured.
 ///
 /// Calls throw Error(invalid_input) for operands that do not fit, or that overlap in another way, naming operand, value
-/// and rule, before anything is launched. What only some ranks refuse fails on all, with their reason, and the next call
-/// is a call like any other: a rank that had queued its call on a GPU gets the error behind its next call, or from check
-/// or synchronize; what that call wrote means nothing.
+/// and rule, before anything is launched. What only some ranks refuse fails on all, with their reason, and the next
+/// call is a call like any other: a rank that had queued its call on a GPU gets the error behind its next call, or from
+/// check or synchronize; what that call wrote means nothing.
 class GemmOperator {
  public:
   ~GemmOperator();
@@ -199,7 +202,7 @@ class GemmAllToAll : public GemmOperator {
 /// others. Takes about 150 bytes of the symmetric heap for each of the longest rank's spans, until it returns.
 std::vector<Span> gather_spans(World& world, const std::vector<Span>& own);
 
-/// The plan that an operator without given strategy and knobs runs on `machine`.
+/// The plan that an operator with these options runs on `machine`: what they leave open is chosen by simulation.
 Plan choose_plan(const Problem& problem, const Machine& machine, const OperatorOptions& options = {});
 
 }  // namespace imbrex

@@ -67,8 +67,8 @@ class World {
  public:
   virtual ~World() = default;
 
-  /// From the variables of `imbrex launch`, torchrun, Open MPI's mpirun or Slurm's srun; a world of one rank where
-  /// none is set. Throws Error(invalid_input) naming the variable if they contradict each other, and
+  /// From the variables of `imbrex launch`, torchrun, Open MPI, MPICH, Intel MPI, PALS, Flux or Slurm; a world of one
+  /// rank where none is set. Throws Error(invalid_input) naming the variable if they contradict each other, and
   /// Error(runtime_failure) if a rank does not arrive within the wait limit, or the ranks do not fit together (two
   /// claim one number, sizes or heap_bytes differ). A process may have several worlds, one after another or at once
   /// (docs/launching.md): all ranks make them in the same order. Where the launcher says that the ranks are on several

@@ -264,7 +264,7 @@ void run(Call& call, const Form* form = nullptr) {
       options.size = sizeof(options);
       options.device = call.a.on_gpu() ? IMBREX_CUDA : IMBREX_CPU;
       options.cpu_workers = group.cpu_workers;
-      options.codec = call.codec ? call.codec->c_str() : nullptr;
+      options.codec = call.codec ? for_c("codec", *call.codec) : nullptr;
       Made result;
       check(imbrex_operator_make(group.world, call.kind, &gemm, &options, &result.product));
       return result;

@@ -80,7 +80,7 @@ Group& find_group(std::string_view given) {
   const std::string name(given);
   if (!all.connect) refuse("group '" + name + "' is not connected; import imbrex.torch, or call imbrex.torch.connect");
   std::string message(1024, '\0');
-  const imbrex_status status = all.connect(name.c_str(), message.data(), message.size());
+  const imbrex_status status = all.connect(for_c("group", name), message.data(), message.size());
   if (status != IMBREX_OK) fail(status, message.c_str());
   if (Group* found = all.find(name)) return *found;
   fail(IMBREX_RUNTIME_FAILURE, "group '" + name + "' was not connected");

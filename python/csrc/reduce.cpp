@@ -30,10 +30,6 @@ void expect_alike(const Tensor& one, const Tensor& x) {
            ": it must be as x, " + x.shape() + " of " + name_of(x.type()) + " on " + x.device_name());
 }
 
-void expect_some(const Tensor& x) {
-  if (x.dims() == 0) refuse("x is " + x.shape() + ": it must have a dimension");
-}
-
 std::string none_of(const Tensor& x) { return "x is " + x.shape() + ": its size must be the same on every rank"; }
 
 struct Reduction {
@@ -62,7 +58,6 @@ void Reduction::run() {
   const Made* made = nullptr;
   prepare_call(in, [&] {
     x.read();
-    expect_some(x);
     if (out) {
       out.read();
       expect_alike(out, x);
@@ -88,7 +83,7 @@ void Reduction::run() {
       const auto limit = static_cast<float>(tolerance.value_or(0));
       imbrex_all_reduce_options options{};
       options.size = sizeof(options);
-      options.codec = codec ? codec->c_str() : nullptr;
+      options.codec = codec ? for_c("codec", *codec) : nullptr;
       options.tolerance = tolerance ? &limit : nullptr;
       options.no_report = report ? 0 : 1;
       options.device = x.on_gpu() ? IMBREX_CUDA : IMBREX_CPU;
@@ -131,7 +126,7 @@ void Norm::run() {
   std::size_t given = 0;
   prepare_call(in, [&] {
     x.read();
-    expect_some(x);
+    if (x.dims() == 0) refuse("x is " + x.shape() + ": it must have a dimension");
     weight.read();
     const std::int64_t hidden = x.size(x.dims() - 1);
     if (hidden == 0) refuse("x is " + x.shape() + ": a row must have elements");

@@ -119,6 +119,7 @@ std::string Tensor::shape() const {
 std::string Tensor::device_name() const { return info_.on_gpu ? "cuda:" + std::to_string(info_.device_index) : "cpu"; }
 
 imbrex_view Tensor::view(int first) const {
+  if (info_.dims == 0) return {info_.data, info_.type, 1, {1}, {1}};
   imbrex_view result{info_.data, info_.type, info_.dims, {}, {}};
   for (int i = 0; i < info_.dims; ++i) {
     const int from = i == 0 ? first : i <= first ? i - 1 : i;
@@ -133,7 +134,15 @@ imbrex_view Tensor::matrix(int first) const {
   if (result.dims != 3) return result;
   auto& [rows, batch, columns, none] = result.extents;
   auto& [row_step, batch_step, column_step, nothing] = result.strides;
-  if (rows != 1 && batch != 1 && row_step != batch_step * batch) return result;  // lies as no matrix does
+  const bool even = rows == 1 || batch == 1 || row_step == batch_step * batch;
+  if (!even || (column_step != 1 && columns != 1)) {
+    std::string strides;
+    for (int i = 0; i < dims(); ++i) strides += (i ? ", " : "") + std::to_string(stride(i));
+    refuse(std::string(name_) + " is " + shape() + " with strides of " + strides + " elements: " +
+           (even ? "its last one must be 1"
+                 : "with dimension " + std::to_string(first) +
+                       " in front, its rows must lie evenly: make it so by movedim and contiguous()"));
+  }
   row_step = batch != 1 ? batch_step : row_step;
   rows *= batch;
   batch = columns, batch_step = column_step;
@@ -184,6 +193,12 @@ double Arguments::number_of(StableIValue value) {
   double result;
   std::memcpy(&result, &value, sizeof(result));
   return result;
+}
+
+const char* for_c(const char* name, const std::string& text) {
+  if (text.find('\0') != std::string::npos)
+    refuse(std::string(name) + " is '" + text.c_str() + "' with a NUL character, which it must not hold");
+  return text.c_str();
 }
 
 std::string Arguments::text_of(StableIValue value) { return std::string(Text(value).view()); }

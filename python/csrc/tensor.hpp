@@ -56,10 +56,11 @@ class Tensor {
   std::string shape() const;
   std::string device_name() const;
 
-  /// The view of it with dimension `first` in front of the others.
+  /// The view of it with dimension `first` in front of the others; one element without a dimension is given one.
   imbrex_view view(int first = 0) const;
 
-  /// The view of a matrix whose rows may be split over two dimensions: two dimensions again where they lie as evenly.
+  /// The view of a matrix whose rows may be split over two dimensions, as one of two dimensions. Refuses three that lie
+  /// as no matrix does.
   imbrex_view matrix(int first) const;
 
   /// Hands the tensor to torch as a result.
@@ -100,6 +101,9 @@ const char* name_of(imbrex_type type);
 /// torch's number of a type, and back; nothing for a type that Imbrex does not have.
 std::int32_t dtype_of(imbrex_type type);
 std::optional<imbrex_type> type_of(std::int32_t dtype);
+
+/// A text of the user's for C, whose own end at a NUL. Refuses one that holds a NUL.
+const char* for_c(const char* name, const std::string& text);
 
 /// A text among an operator's arguments, where torch has it.
 class Text {

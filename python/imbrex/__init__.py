@@ -10,15 +10,9 @@ from __future__ import annotations
 from ._doctor import doctor
 from ._embeddings import EmbeddingAllToAll, EmbeddingShard, EmbeddingTable, Placement, place_tables
 from ._errors import Error, InvalidInput
-from ._operators import (
-    all_gather_matmul,
-    all_reduce,
-    all_reduce_rms_norm,
-    matmul_all_reduce,
-    matmul_all_to_all,
-    matmul_reduce_scatter,
-)
+from ._operators import all_gather_matmul, matmul_all_reduce, matmul_all_to_all, matmul_reduce_scatter
 from ._packed import PackedLayout, matmul_all_reduce_packed, put_back
+from ._reductions import all_reduce, all_reduce_rms_norm
 from ._report import Report
 from ._world import World
 

@@ -86,6 +86,8 @@ class Array:
             raise InvalidInput(f"{name} has shape {self.shape}: no dimension may be 0")
 
     def _from_numpy(self, source: np.ndarray[Any, Any], writes: bool) -> None:
+        if isinstance(source, np.ma.MaskedArray):
+            raise InvalidInput(f"{self.name} is a masked array: it must be a plain one, since masks are not looked at")
         name = source.dtype.name
         if name not in self.takes or not source.dtype.isnative:
             raise InvalidInput(f"{self.name} is of dtype {source.dtype}: it must be {self._taken()}")
@@ -100,13 +102,20 @@ class Array:
         self.strides = tuple(stride // source.itemsize for stride in source.strides)
 
     def _from_dlpack(self, source: Any, stream: int | None) -> None:
-        kind = int(source.__dlpack_device__()[0])
+        try:
+            kind = int(source.__dlpack_device__()[0])
+        except Exception as error:
+            raise InvalidInput(f"{self.name}: its DLPack device cannot be had: {error}") from error
         if kind not in (_DL_CPU, _DL_CUDA, _DL_CUDA_HOST):
             raise InvalidInput(f"{self.name} is on a device of DLPack's kind {kind}: it must be on the CPU or a GPU")
         # A capsule that is never consumed gives the memory back when it is deleted.
         wanted = {"stream": stream or _DL_LEGACY_STREAM} if kind == _DL_CUDA else {}
-        self.capsule = source.__dlpack__(**wanted)
-        tensor = _DLTensor.from_address(_pointer_of(self.capsule, b"dltensor"))
+        try:
+            self.capsule = source.__dlpack__(**wanted)
+            address = _pointer_of(self.capsule, b"dltensor")
+        except Exception as error:
+            raise InvalidInput(f"{self.name}: its memory cannot be had by DLPack: {error}") from error
+        tensor = _DLTensor.from_address(address)
         name = _DL_TYPES.get((tensor.code, tensor.bits), "")
         if name not in self.takes or tensor.lanes != 1:
             told = name or f"DLPack's type code {tensor.code} with {tensor.bits} bits"
@@ -126,7 +135,9 @@ class Array:
 
     def view(self, first: int = 0) -> _c.View:
         """The view with dimension `first` in front of the others, as the library works on rows."""
-        order = [first, *(i for i in range(len(self.shape)) if i != first)] if self.shape else []
+        if not self.shape:  # one element
+            return _c.View(data=self.data, type=self.type, dims=1, extents=(1,), strides=(1,))
+        order = [first, *(i for i in range(len(self.shape)) if i != first)]
         result = _c.View(data=self.data, type=self.type, dims=len(order))
         for place, i in enumerate(order):
             result.extents[place], result.strides[place] = self.shape[i], self.strides[i]
@@ -140,8 +151,14 @@ class Array:
         """The view of a matrix whose rows may be split over two dimensions: two again where they lie as evenly."""
         result = self.view(first)
         (rows, batch, columns, _), (step, inner, across, _) = result.extents, result.strides
-        if result.dims != 3 or (rows != 1 and batch != 1 and step != inner * batch):
+        if result.dims != 3:
             return result
+        even = rows <= 1 or batch <= 1 or step == inner * batch
+        if not even or (across != 1 and columns != 1):
+            rule = "its last one must be 1"
+            if not even:
+                rule = f"with dimension {first} in front, its rows must lie evenly: copy it so"
+            raise InvalidInput(f"{self.name} has shape {self.shape} with strides of {self.strides} elements: {rule}")
         result.dims = 2
         result.extents[:] = (rows * batch, columns, 0, 0)
         result.strides[:] = (inner if batch != 1 else step, across, 0, 0)
@@ -191,5 +208,7 @@ def empty_beside(like: Array, shape: tuple[int, ...], kind: int, first: int = 0)
     if not isinstance(like.source, np.ndarray):
         raise InvalidInput(f"out is missing: it must be given where {like.name} is a {type(like.source).__name__}")
     dtype = like.source.dtype if kind == like.type else numpy_dtype("bfloat16")
+    if not shape:
+        return np.empty((), dtype)
     order = [first, *(i for i in range(len(shape)) if i != first)]
     return np.moveaxis(np.empty([shape[i] for i in order], dtype), 0, first)

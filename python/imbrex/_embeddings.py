@@ -9,7 +9,9 @@ from typing import Any, NamedTuple, NoReturn
 import numpy as np
 
 from . import _c
+from ._arguments import LARGEST_32, LARGEST_63, flag, integer, items, optional_text, real, stream_handle
 from ._arrays import Array, numpy_dtype, operand_list
+from ._calls import Preparing
 from ._errors import InvalidInput
 from ._world import OwnsHandle, World, expect_world
 
@@ -49,38 +51,31 @@ class Placement(NamedTuple):
 
 
 def _chosen(name: str, given: Any, choices: dict[Any, int]) -> int:
-    if given not in choices:
+    if not isinstance(given, (str, type(None))) or given not in choices:
         *others, last = map(repr, choices)
         raise InvalidInput(f"{name} is {given!r}: it must be {', '.join(others)} or {last}")
     return choices[given]
-
-
-def _integer(name: str, given: Any, largest: int) -> int:
-    if isinstance(given, bool) or not hasattr(given, "__index__") or not 0 <= given.__index__() <= largest:
-        raise InvalidInput(f"{name} is {given!r}: it must be an integer from 0 to {largest}")
-    return int(given.__index__())
 
 
 def _shape(
     tables: Sequence[Any], shards: Sequence[Any] | None, dtype: str, out_dtype: str, **fields: Any
 ) -> tuple[Any, list[EmbeddingTable]]:
     """imbrex_embedding_shape, and the tables as they were understood. ctypes keeps its arrays alive."""
-    most_rows, most = 2**63 - 1, 2**31 - 1
     understood = []
-    for i, one in enumerate(tables):
+    for i, one in enumerate(items("tables", tables, "tables")):
         if not isinstance(one, Sequence) or not 2 <= len(one) <= 3:
             raise InvalidInput(f"tables[{i}] is {one!r}: it must be an EmbeddingTable, or (rows, dim)")
-        rows, dim = _integer(f"tables[{i}]", one[0], most_rows), _integer(f"tables[{i}]", one[1], most)
-        understood.append(EmbeddingTable(rows, dim, *map(float, one[2:])))
+        rows, dim = integer(f"tables[{i}]", one[0], 0, LARGEST_63), integer(f"tables[{i}]", one[1], 0, LARGEST_32)
+        understood.append(EmbeddingTable(rows, dim, *(real(f"tables[{i}]", hotness) for hotness in one[2:])))
     shape = _c.new(_c.EmbeddingShape, table_count=len(understood), **fields)
     shape.rows, shape.out = _chosen("dtype", dtype, _ROWS), _chosen("out_dtype", out_dtype, _OUT)
     shape.tables = (_c.Table * len(understood))(*(_c.Table(t.rows, t.dim, 0, t.hotness) for t in understood))
     if shards is not None:
         given = []
-        for i, one in enumerate(shards):
+        for i, one in enumerate(items("shards", shards, "shards")):
             if not isinstance(one, Sequence) or len(one) != 4:
                 raise InvalidInput(f"shards[{i}] is {one!r}: it must be an EmbeddingShard")
-            given.append(_c.TableShard(*(_integer(f"shards[{i}]", number, most) for number in one)))
+            given.append(_c.TableShard(*(integer(f"shards[{i}]", number, 0, LARGEST_32) for number in one)))
         shape.shards, shape.shard_count = (_c.TableShard * len(given))(*given), len(given)
     return shape, understood
 
@@ -125,7 +120,7 @@ def place_tables(
     count, balance = ctypes.c_uint64(), ctypes.c_double()
 
     def place(into: Any) -> None:
-        numbers = (_integer("ranks", ranks, 2**31 - 1), _integer("memory", memory, 2**63 - 1))
+        numbers = (integer("ranks", ranks, 0, LARGEST_32), integer("memory", memory, 0, LARGEST_63))
         _c.call("place_tables", ctypes.byref(shape), *numbers, into, ctypes.byref(count), ctypes.byref(balance))
 
     place(None)
@@ -209,28 +204,29 @@ class EmbeddingAllToAll(OwnsHandle):
     ) -> None:
         """Makes the operator. Collective."""
         expect_world(world)
-        shape, self.tables = _shape(
-            tables,
-            shards,
-            dtype,
-            out_dtype,
-            batch=_integer("batch", batch, 2**63 - 1),
-            pooling=_chosen("pooling", pooling, _POOLING),
-            index_type=_chosen("index_dtype", index_dtype, _INDICES),
-            optimizer=_chosen("optimizer", optimizer, _OPTIMIZERS),
-            weighted=int(weighted),
-            ignore_misfits=int(ignore_misfits),
-        )
-        shape.epsilon = ctypes.pointer(ctypes.c_float(epsilon))
+        with Preparing(world):
+            shape, self.tables = _shape(
+                tables,
+                shards,
+                dtype,
+                out_dtype,
+                batch=integer("batch", batch, 0, LARGEST_63),
+                pooling=_chosen("pooling", pooling, _POOLING),
+                index_type=_chosen("index_dtype", index_dtype, _INDICES),
+                optimizer=_chosen("optimizer", optimizer, _OPTIMIZERS),
+                weighted=flag("weighted", weighted),
+                ignore_misfits=flag("ignore_misfits", ignore_misfits),
+            )
+            shape.epsilon = ctypes.pointer(ctypes.c_float(real("epsilon", epsilon)))
+            options = _c.new(
+                _c.OperatorOptions,
+                device=_chosen("device", device, _DEVICES),
+                strategy=optional_text("strategy", strategy),
+                cpu_workers=integer("cpu_workers", cpu_workers, 0, 1024),
+            )
         self.world, self.batch, self.dtype, self.out_dtype = world, batch, dtype, out_dtype
         self.index_dtype, self.weighted, self.optimizer = index_dtype, weighted, optimizer
-        self.device = _chosen("device", device, _DEVICES)
-        options = _c.new(
-            _c.OperatorOptions,
-            device=self.device,
-            strategy=None if strategy is None else strategy.encode(),
-            cpu_workers=_integer("cpu_workers", cpu_workers, 1024),
-        )
+        self.device = options.device
 
         def make() -> ctypes.c_void_p:
             return _c.make("embedding_make", world.handle, ctypes.byref(shape), ctypes.byref(options))
@@ -288,6 +284,7 @@ class EmbeddingAllToAll(OwnsHandle):
             [[2.0, 3.0, 4.0, 5.0], [8.0, 9.0, 10.0, 11.0]]
         """
         try:
+            stream = stream_handle(stream)
             operands, kept = self._bags(rows, (), indices, offsets, weights, stream, False)
             result = self._empty(rows, kept) if out is None else out
             kept.append(self._array("out", result, (self.out_dtype,), stream, writes=True))
@@ -338,8 +335,7 @@ class EmbeddingAllToAll(OwnsHandle):
             [0.0, -1.0, 0.0]
         """
         try:
-            if not isinstance(rate, (int, float)):
-                raise InvalidInput(f"rate is of type {type(rate).__name__}: it must be a number")
+            stream, rate = stream_handle(stream), real("rate", rate)
             operands, kept = self._bags(rows, states, indices, offsets, weights, stream, True)
             kept.append(self._array("gradients", gradients, (self.out_dtype,), stream))
             operands.append((b"gradients", kept[-1].view()))
@@ -349,7 +345,7 @@ class EmbeddingAllToAll(OwnsHandle):
 
     def refuse(self, reason: str) -> NoReturn:
         """Has this rank's next call refused for `reason`, on every rank, and raises InvalidInput. Collective."""
-        _c.call("embedding_refuse", self._handle(), reason.encode())
+        _c.call("embedding_refuse", self._handle(), reason.encode(errors="replace"))
         raise InvalidInput(reason)
 
     def report(self) -> int:
@@ -415,17 +411,16 @@ class EmbeddingAllToAll(OwnsHandle):
         lists = [("rows", rows, self.dtype)]
         if writes and self.optimizer == "row_wise_adagrad":
             lists.append(("states", states, "float32"))
-        elif states:
-            raise InvalidInput(f"states has {len(states)} arrays: only an update of row_wise_adagrad takes them")
+        elif unwanted := items("states", states, "arrays"):
+            raise InvalidInput(f"states has {len(unwanted)} arrays: only an update of row_wise_adagrad takes them")
         operands, kept = [], []
         for name, given, dtype in lists:
-            if not hasattr(given, "__len__"):
-                raise InvalidInput(f"{name} is of type {type(given).__name__}: it must be a list of arrays")
-            if len(given) != many:
+            arrays = items(name, given, "arrays")
+            if len(arrays) != many:
                 raise InvalidInput(
-                    f"{name} has {len(given)} arrays: it must have one for each of this rank's {many} shards"
+                    f"{name} has {len(arrays)} arrays: it must have one for each of this rank's {many} shards"
                 )
-            for i, one in enumerate(given):
+            for i, one in enumerate(arrays):
                 kept.append(self._array(f"{name}[{i}]", one, (dtype,), stream, writes=writes))
                 operands.append((f"{name}{i}".encode(), kept[-1].view()))
         vectors = [("indices", indices, self.index_dtype), ("offsets", offsets, self.index_dtype)]
@@ -454,6 +449,6 @@ class EmbeddingAllToAll(OwnsHandle):
                 )
             if batch > self.batch:
                 raise InvalidInput(f"the batch has {batch} rows: this operator takes at most {self.batch}")
-        if self.device == _c.CUDA or not all(isinstance(one, np.ndarray) for one in rows):
+        if self.device == _c.CUDA or not all(isinstance(one.source, np.ndarray) for one in kept):
             raise InvalidInput("out is missing: it must be given where rows are no NumPy arrays")
         return np.empty((batch // self.world.size, self.width), numpy_dtype(self.out_dtype))

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import ctypes
+import math
 from typing import Any
 
 import numpy as np
 
 from . import _c
-from ._arrays import NAMES, Array, contiguous_strides, empty_beside, leading_dimension, operand_list
+from ._arguments import flag, index_of, optional_text, stream_handle
+from ._arrays import NAMES, Array, empty_beside, leading_dimension, operand_list
 from ._calls import Preparing, skip_call
 from ._errors import InvalidInput
+from ._reductions import NO_REPORT, all_reduce
 from ._report import Report, report_of
 from ._world import World, expect_world
-
-_NO_REPORT = Report(0.0, 0, 0, 0, exact=True, algorithm="")  # of a call without elements
 
 
 def _product(
@@ -33,6 +34,7 @@ def _product(
 ) -> Any:
     expect_world(world)
     with Preparing(world):
+        stream, report, codec_text = stream_handle(stream), bool(flag("report", report)), optional_text("codec", codec)
         first, second = Array("a", a, stream=stream, may_be_empty=True), Array("b", b, stream=stream)
         rows, columns = first.shape, second.shape
         if len(rows) not in (2, 3) or len(columns) != 2:
@@ -43,27 +45,28 @@ def _product(
             raise InvalidInput(f"a has shape {rows}, b {columns}: a's last dimension must be b's first")
         if first.type != second.type:
             raise InvalidInput(f"a is {NAMES[first.type]}, b {NAMES[second.type]}: they must be of one type")
-        if not 0 <= dim <= len(rows) - 2:
-            raise InvalidInput(f"dimension {dim} with a of shape {rows}: it must be a dimension of a before its last")
+        along = index_of(dim)
+        if along is None or not 0 <= along <= len(rows) - 2:
+            raise InvalidInput(f"dimension {dim!r} with a of shape {rows}: it must be a dimension of a before its last")
         if (scale_a is None) != (scale_b is None):
             raise InvalidInput("scale_a and scale_b: both must be given, or neither")
 
         shape = [*rows[:-1], columns[1]]
         by_columns = second.lies_by_columns()
-        gemm = _c.new(_c.Gemm, m=int(np.prod(rows[:-1])), n=columns[1], k=columns[0], type=first.type)
+        gemm = _c.new(_c.Gemm, m=math.prod(rows[:-1]), n=columns[1], k=columns[0], type=first.type)
         gemm.b_layout = int(by_columns and first.type != _c.E4M3)
         if kind == _c.ALL_GATHER_GEMM:
-            shape[dim] *= world.size
+            shape[along] *= world.size
             gemm.m *= world.size
             gemm.n *= world.size
-        elif kind == _c.GEMM_REDUCE_SCATTER and shape[dim] % world.size:
-            raise InvalidInput(f"a has shape {rows}: dimension {dim} must divide by the {world.size} ranks")
+        elif kind == _c.GEMM_REDUCE_SCATTER and shape[along] % world.size:
+            raise InvalidInput(f"a has shape {rows}: dimension {along} must divide by the {world.size} ranks")
         elif kind == _c.GEMM_REDUCE_SCATTER:
-            shape[dim] //= world.size
+            shape[along] //= world.size
         if kind in (_c.GEMM_REDUCE_SCATTER, _c.GEMM_ALL_REDUCE):
             gemm.k *= world.size
 
-        operands = [(b"a", first.matrix(dim)), (b"b", second.view())]
+        operands = [(b"a", first.matrix(along)), (b"b", second.view())]
         kept = [first, second]
         for name, source in ((b"bias", bias), (b"a_scale", scale_a), (b"b_scale", scale_b)):
             if source is not None:
@@ -71,15 +74,15 @@ def _product(
                 operands.append((name, kept[-1].view()))
         gemm.bias = int(bias is not None)
         if scale_a is not None:
-            one_each = all(int(np.prod(array.shape)) == 1 for array in kept[-2:])
+            one_each = all(math.prod(array.shape) == 1 for array in kept[-2:])
             gemm.scales = _c.SCALES_TENSOR if one_each else _c.SCALES_ROW
         result = out
         if result is None:
-            result = empty_beside(first, tuple(shape), _c.BF16 if first.type == _c.E4M3 else first.type, dim)
+            result = empty_beside(first, tuple(shape), _c.BF16 if first.type == _c.E4M3 else first.type, along)
         target = Array("out", result, stream=stream, writes=True, may_be_empty=True)
         if target.shape != tuple(shape):
             raise InvalidInput(f"out has shape {target.shape}: it must be {tuple(shape)}")
-        operands.append((b"out", target.matrix(dim)))
+        operands.append((b"out", target.matrix(along)))
         gemm.lda = leading_dimension(operands[0][1])
         gemm.ldb = leading_dimension(operands[1][1], by_columns or first.type == _c.E4M3)
         gemm.ldo = leading_dimension(operands[-1][1])
@@ -88,15 +91,15 @@ def _product(
                 raise InvalidInput(f"{array.name} and a must be on one device: one is on the CPU, the other on a GPU")
 
         def make() -> ctypes.c_void_p:
-            options = _c.new(_c.OperatorOptions, device=first.device, codec=None if codec is None else codec.encode())
+            options = _c.new(_c.OperatorOptions, device=first.device, codec=codec_text)
             return _c.make("operator_make", world.handle, kind, ctypes.byref(gemm), ctypes.byref(options))
 
         sizes = (gemm.m, gemm.n, gemm.k, gemm.lda, gemm.ldb, gemm.ldo)
-        key = (kind, *sizes, gemm.type, gemm.bias, gemm.scales, by_columns, first.device, codec)
+        key = (kind, *sizes, gemm.type, gemm.bias, gemm.scales, by_columns, first.device, codec_text)
         made = None if gemm.m == 0 else world.made(key, make, "operator_destroy")
     if made is None:
         skip_call(world, f"a has shape {rows}: the rows must be as many on every rank")
-        return (result, _NO_REPORT) if report else result
+        return (result, NO_REPORT) if report else result
     _c.call("operator_run", made, operand_list(operands), len(operands), stream)
     if not report:
         return result
@@ -203,16 +206,17 @@ def matmul_reduce_scatter(
         )
     expect_world(world)
     with Preparing(world):
-        shape = np.shape(a)
-        if not 0 <= scatter_dim <= len(shape) - 2 or shape[scatter_dim] % world.size:
+        shape, columns = _shapes_of(a, b, report)
+        along = index_of(scatter_dim)
+        if along is None or not 0 <= along <= len(shape) - 2 or shape[along] % world.size:
             raise InvalidInput(
-                f"scatter_dim = {scatter_dim} with a of shape {shape}: it must be a dimension before the last that "
+                f"scatter_dim = {scatter_dim!r} with a of shape {shape}: it must be a dimension before the last that "
                 f"divides by the {world.size} ranks"
             )
-        part = shape[scatter_dim] // world.size
-        _expect_out(out, (*shape[:scatter_dim], part, *shape[scatter_dim + 1 : -1], np.shape(b)[-1]))
+        part = shape[along] // world.size
+        _expect_out(out, (*shape[:along], part, *shape[along + 1 : -1], columns[1]))
     summed, told = _within_tolerance(a, b, world, bias, scale_a, codec, tolerance)
-    mine = np.moveaxis(np.moveaxis(summed, scatter_dim, 0)[world.rank * part : (world.rank + 1) * part], 0, scatter_dim)
+    mine = np.moveaxis(np.moveaxis(summed, along, 0)[world.rank * part : (world.rank + 1) * part], 0, along)
     return _handed_over(mine, out, told if report else None)
 
 
@@ -265,9 +269,21 @@ def matmul_all_reduce(
         return _product(_c.GEMM_ALL_REDUCE, a, b, world, 0, bias, scale_a, scale_b, out, stream, codec, report)
     expect_world(world)
     with Preparing(world):
-        _expect_out(out, (*np.shape(a)[:-1], np.shape(b)[-1]))
+        shape, columns = _shapes_of(a, b, report)
+        _expect_out(out, (*shape[:-1], columns[1]))
     summed, told = _within_tolerance(a, b, world, bias, scale_a, codec, tolerance)
     return _handed_over(summed, out, told if report else None)
+
+
+def _shapes_of(a: Any, b: Any, report: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The shapes of the operands of a product with a tolerance. Raises InvalidInput where they make none."""
+    plain = [isinstance(one, np.ndarray) and not isinstance(one, np.ma.MaskedArray) for one in (a, b)]
+    if not all(plain):
+        raise InvalidInput(f"a is a {type(a).__name__}, b a {type(b).__name__}: with a tolerance both are NumPy arrays")
+    if a.ndim not in (2, 3) or b.ndim != 2 or a.shape[-1] != b.shape[0]:
+        raise InvalidInput(f"a has shape {a.shape}, b {b.shape}: a's last dimension must be b's first")
+    flag("report", report)
+    return a.shape, b.shape
 
 
 def _expect_out(out: Any, shape: tuple[int, ...]) -> None:
@@ -281,7 +297,7 @@ def _within_tolerance(
 ) -> tuple[np.ndarray[Any, Any], Report]:
     """The product, then its sum: the library's operators take no tolerance."""
     with Preparing(world):
-        if not isinstance(a, np.ndarray) or not isinstance(b, np.ndarray) or scale_a is not None:
+        if scale_a is not None:
             raise InvalidInput("tolerance: a and b must be NumPy arrays without scales")
         if bias is not None and np.shape(bias) != np.shape(b)[-1:]:
             raise InvalidInput(f"bias has shape {np.shape(bias)}: it must be {np.shape(b)[-1:]}")
@@ -339,160 +355,3 @@ def matmul_all_to_all(
         (4, 2)
     """
     return _product(_c.GEMM_ALL_TO_ALL, a, b, world, 0, bias, scale_a, scale_b, out, stream)
-
-
-def _result_like(x: Array, out: Any, name: str, stream: int | None) -> tuple[Any, Array]:
-    result = empty_beside(x, x.shape, x.type) if out is None else out
-    array = Array(name, result, stream=stream, writes=True, may_be_empty=True)
-    if array.shape != x.shape or array.type != x.type or array.device != x.device:
-        raise InvalidInput(
-            f"{name} has shape {array.shape} of {NAMES[array.type]}: it must be as x, {x.shape} of {NAMES[x.type]}"
-        )
-    return result, array
-
-
-def _check_plain(array: Array) -> None:
-    if array.strides != contiguous_strides(array.shape) and int(np.prod(array.shape)) > 1:
-        raise InvalidInput(f"{array.name} has strides of {array.strides} elements: it must lie by rows, without gaps")
-
-
-def all_reduce(
-    x: Any,
-    world: World,
-    *,
-    codec: str | None = None,
-    tolerance: float | None = None,
-    report: bool = False,
-    out: Any = None,
-    stream: int | None = None,
-) -> Any:
-    """
-    Sums over the ranks, exactly or through a codec, with a bound on every error. Collective.
-
-    Args:
-        x: any shape, the same on every rank; float32, float16 or bfloat16, by rows without gaps.
-        world: the ranks.
-        codec: "int8", "int4+int8" and so on (docs/quantization.md); not given: exact, each sum rounded once.
-        tolerance: with a codec, the largest error that it may cause; what could exceed it travels as elements.
-        report: also return what the codec did.
-        out: where the sum goes, as x, or x itself. Not given: a new NumPy array.
-        stream: as for `all_gather_matmul`.
-
-    Returns:
-        The sum, the same bits on every rank; with `report`, the sum and a `Report`.
-
-    Raises:
-        InvalidInput: an argument breaks a rule, which the text names.
-        Error: a rank was lost, or a wait passed its limit.
-
-    Example:
-        >>> import imbrex, numpy as np
-        >>> with imbrex.World.from_environment() as world:
-        ...     y, report = imbrex.all_reduce(np.ones(1024, np.float32), world, codec="int8", report=True)
-        >>> bool(abs(y[0] - world.size) <= report.largest_error + 1e-6)
-        True
-    """
-    expect_world(world)
-    with Preparing(world):
-        source = Array("x", x, stream=stream, may_be_empty=True)
-        result, target = _result_like(source, out, "out", stream)
-        count = int(np.prod(source.shape))
-        most = 1 << (count - 1).bit_length()
-
-        def make() -> ctypes.c_void_p:
-            limit = ctypes.c_float(tolerance or 0.0)
-            options = _c.new(_c.AllReduceOptions, device=source.device, no_report=int(not report))
-            options.codec = codec.encode() if codec is not None else None
-            if tolerance is not None:
-                options.tolerance = ctypes.pointer(limit)
-            return _c.make("all_reduce_make", world.handle, most, source.type, ctypes.byref(options))
-
-        key = ("all_reduce", most, source.type, source.device, codec, tolerance, report)
-        made = None if count == 0 else world.made(key, make, "collective_destroy")
-    if made is None:
-        skip_call(world, f"x has shape {source.shape}: its size must be the same on every rank")
-        return (result, _NO_REPORT) if report else result
-    operands = operand_list([(b"in", source.view()), (b"out", target.view())])
-    _c.call("collective_run", made, operands, len(operands), stream)
-    if not report:
-        return result
-    return result, _report(made)
-
-
-def _report(made: ctypes.c_void_p) -> Report:
-    fields = _c.new(_c.ReportFields)
-    _c.call("collective_report", made, ctypes.byref(fields))
-    return report_of(fields)
-
-
-def all_reduce_rms_norm(
-    x: Any,
-    residual: Any,
-    weight: Any,
-    world: World,
-    *,
-    eps: float = 1e-6,
-    out: Any = None,
-    residual_out: Any = None,
-    stream: int | None = None,
-) -> tuple[Any, Any]:
-    """
-    Sums over the ranks, adds the residual, and normalises each row: what lies between two layers. Collective.
-
-    Args:
-        x: this rank's part, rows of `hidden` elements, of any number of dimensions with hidden last.
-        residual: as x, the same on every rank; added to the sum. None: nothing is added.
-        weight: hidden elements, the same on every rank.
-        world: the ranks.
-        eps: added to the mean of the squares.
-        out: where the normalised rows go, as x. Not given: a new NumPy array.
-        residual_out: where the sum goes, as x. Not given: a new NumPy array.
-        stream: as for `all_gather_matmul`.
-
-    Returns:
-        The normalised rows, and the sum with the residual, the same bits on every rank.
-
-    Raises:
-        InvalidInput: an argument breaks a rule, which the text names.
-        Error: a rank was lost, or a wait passed its limit.
-
-    Example:
-        >>> import imbrex, numpy as np
-        >>> with imbrex.World.from_environment() as world:
-        ...     y, s = imbrex.all_reduce_rms_norm(np.ones((2, 8), np.float32), None, np.ones(8, np.float32), world)
-        >>> bool(abs(y[0, 0] - 1) < 1e-3)
-        True
-    """
-    expect_world(world)
-    with Preparing(world):
-        source = Array("x", x, stream=stream, may_be_empty=True)
-        scale = Array("weight", weight, stream=stream)
-        if not source.shape or scale.shape != source.shape[-1:]:
-            raise InvalidInput(f"weight has shape {scale.shape}, x {source.shape}: weight must be one row of x")
-        hidden = source.shape[-1]
-        rows = int(np.prod(source.shape)) // hidden
-        operands = [(b"in", source.view())]
-        kept = [source, scale]
-        if residual is not None:
-            kept.append(Array("residual", residual, stream=stream, may_be_empty=True))
-            if kept[-1].shape != source.shape:
-                raise InvalidInput(f"residual has shape {kept[-1].shape}: it must be as x, {source.shape}")
-            operands.append((b"residual", kept[-1].view()))
-        for array in kept:
-            _check_plain(array)
-        sums, sums_array = _result_like(source, residual_out, "residual_out", stream)
-        result, result_array = _result_like(source, out, "out", stream)
-        operands += [(b"weight", scale.view()), (b"residual_out", sums_array.view()), (b"out", result_array.view())]
-        most = 1 << (rows - 1).bit_length()
-
-        def make() -> ctypes.c_void_p:
-            options = _c.new(_c.RmsNormOptions, device=source.device, eps=ctypes.pointer(ctypes.c_float(eps)))
-            return _c.make("all_reduce_rms_norm_make", world.handle, most, hidden, source.type, ctypes.byref(options))
-
-        key = ("rms_norm", most, hidden, source.type, source.device, eps)
-        made = None if rows == 0 else world.made(key, make, "collective_destroy")
-    if made is None:
-        skip_call(world, f"x has shape {source.shape}: its size must be the same on every rank")
-        return result, sums
-    _c.call("collective_run", made, operand_list(operands), len(operands), stream)
-    return result, sums

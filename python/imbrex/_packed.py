@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import ctypes
+import math
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from . import _c
+from ._arguments import real, stream_handle
 from ._arrays import NAMES, Array, contiguous_strides, empty_beside, leading_dimension, operand_list
 from ._calls import Preparing
 from ._errors import InvalidInput
@@ -42,6 +42,7 @@ class PackedProduct(OwnsHandle):
         expect_world(world)
         self.world = world
         with Preparing(world):
+            stream = stream_handle(stream)
             self.a, self.b = Array("a", a, stream=stream), Array("b", b, stream=stream)
             rows, columns = self.a.shape, self.b.shape
             if len(rows) != 2 or len(columns) != 2 or rows[1] != columns[0]:
@@ -86,6 +87,7 @@ class PackedProduct(OwnsHandle):
     def run(self, out: Any, stream: int | None) -> Any:
         """Multiplies and sums over the ranks, into `out`. Collective."""
         with Preparing(self.world):
+            stream = stream_handle(stream)
             target = Array("out", out, stream=stream, writes=True)
             if target.shape != self.layout.packed_shape or target.device != self.a.device:
                 raise InvalidInput(f"out has shape {target.shape}: it must be {self.layout.packed_shape}, beside a")
@@ -174,8 +176,9 @@ def put_back(
         >>> float(z[0, 0]) == 8.0 * world.size
         True
     """
-    if operation not in _OPERATIONS:
+    if not isinstance(operation, str) or operation not in _OPERATIONS:
         raise InvalidInput(f"operation is {operation!r}: it must be one of {', '.join(_OPERATIONS)}")
+    stream = stream_handle(stream)
     source = Array("packed", packed, stream=stream)
     if source.shape != layout.packed_shape or source.device != layout.fields.device:
         raise InvalidInput(f"packed has shape {source.shape}: it must be {layout.packed_shape}, where its layout lies")
@@ -186,7 +189,7 @@ def put_back(
         array = Array(name, given, stream=stream, writes=writes)
         if array.shape != shape or array.device != source.device:
             raise InvalidInput(f"{name} has shape {array.shape}: it must be {shape}, beside the packed matrix")
-        if array.strides != contiguous_strides(shape) and int(np.prod(shape)) > 1:
+        if array.strides != contiguous_strides(shape) and math.prod(shape) > 1:
             raise InvalidInput(f"{name} has strides of {array.strides} elements: it must lie by rows, without gaps")
         kept.append(array)
         operands.append((name.encode(), array.view()))
@@ -210,7 +213,7 @@ def put_back(
         ctypes.byref(layout.fields),
         operand_list(operands),
         len(operands),
-        eps,
+        real("eps", eps),
         stream,
     )
     return result if residual is None else (result, sums)

@@ -8,14 +8,20 @@ from types import TracebackType
 from typing import Any, NoReturn
 
 from . import _c
+from ._arguments import LARGEST_32, LARGEST_64, integer, octets, real, text
 from ._errors import InvalidInput
 from ._library import preload_nvidia
 
 
 def _options(heap_bytes: int, wait_limit: float, gpu: int | None, ranks_per_gpu: int) -> Any:
-    options = _c.new(_c.WorldOptions, heap_bytes=heap_bytes, wait_limit=wait_limit, ranks_per_gpu=ranks_per_gpu)
+    options = _c.new(
+        _c.WorldOptions,
+        heap_bytes=integer("heap_bytes", heap_bytes, 0, LARGEST_64),
+        wait_limit=real("wait_limit", wait_limit),
+        ranks_per_gpu=integer("ranks_per_gpu", ranks_per_gpu, 0, LARGEST_32),
+    )
     if gpu is not None:
-        options.gpu = ctypes.pointer(ctypes.c_int32(gpu))
+        options.gpu = ctypes.pointer(ctypes.c_int32(integer("gpu", gpu, 0, LARGEST_32)))
     return options
 
 
@@ -61,7 +67,9 @@ class World(OwnsHandle):
         cls, *, heap_bytes: int = 0, wait_limit: float = 0.0, gpu: int | None = None, ranks_per_gpu: int = 1
     ) -> World:
         """
-        A world by the variables of `imbrex launch`, torchrun, mpirun or srun; of one rank where none is set.
+        A world by the variables of the launcher; of one rank where none is set.
+
+        Known are `imbrex launch`, torchrun, Open MPI, MPICH, Intel MPI, PALS, Flux and Slurm (docs/launching.md).
 
         Args:
             heap_bytes: symmetric heap in host memory, per rank; 0: 1 GiB, of which pages are taken when touched.
@@ -124,10 +132,12 @@ class World(OwnsHandle):
             >>> world = imbrex.World.connect(imbrex.World.make_unique_id(), 0, 1)
             >>> world.close()
         """
-        if len(unique_id) != ctypes.sizeof(_c.UniqueId):
-            raise InvalidInput(f"unique_id has {len(unique_id)} bytes: it must have {ctypes.sizeof(_c.UniqueId)}")
+        octets_given = octets("unique_id", unique_id)
+        if len(octets_given) != ctypes.sizeof(_c.UniqueId):
+            raise InvalidInput(f"unique_id has {len(octets_given)} bytes: it must have {ctypes.sizeof(_c.UniqueId)}")
+        rank, size = integer("rank", rank, 0, LARGEST_32), integer("size", size, 1, LARGEST_32)
         preload_nvidia()
-        given = _c.UniqueId.from_buffer_copy(unique_id)
+        given = _c.UniqueId.from_buffer_copy(octets_given)
         options = _options(heap_bytes, wait_limit, gpu, ranks_per_gpu)
         return cls(_c.make("world_connect", ctypes.byref(given), rank, size, ctypes.byref(options)))
 
@@ -147,16 +157,17 @@ class World(OwnsHandle):
         Every rank's bytes, by rank; the same number of bytes on each, at most 4096. Collective.
 
         Raises:
-            InvalidInput: sizes differ, or are larger.
+            InvalidInput: sizes differ, or are larger; `mine` is a str.
             Error: as `barrier`.
         """
+        mine = octets("mine", mine)
         gathered = ctypes.create_string_buffer(len(mine) * self.size)
         _c.call("world_all_gather", self.handle, mine, gathered, len(mine))
         return [gathered.raw[i * len(mine) : (i + 1) * len(mine)] for i in range(self.size)]
 
     def fail(self, message: str) -> None:
         """Ends every wait of every rank with this message. Any thread may call it."""
-        _c.call("world_fail", self.handle, message.encode())
+        _c.call("world_fail", self.handle, text("message", message))
 
     def check(self) -> None:
         """Raises Error once a rank has failed or was lost. Does not wait for peers."""
@@ -199,7 +210,7 @@ class World(OwnsHandle):
     ) -> None:
         """Closes the world; after an exception the other ranks are told."""
         if self._handle is not None and error is not None:
-            _c.function("world_fail")(self._handle, f"{type(error).__name__}: {error}".encode())
+            _c.function("world_fail")(self._handle, f"{type(error).__name__}: {error}".encode(errors="replace"))
         self.close()
 
     def __repr__(self) -> str:

@@ -51,6 +51,11 @@ A curve is a list of points: bytes, and seconds of the whole call, launch includ
 wire: (R-1)/R of the gathered, scattered or exchanged matrix, and twice that for `all_reduce`. Bytes increase, seconds do not
 decrease. Between points the logarithms are interpolated; below the first point its time holds, above the last its rate.
 
+`--set` changes the curves that were measured with a constant. The bandwidth of `links` scales each collective's time beyond its
+first point; `links.latency` adds its change once for each step: R - 1 in a ring, twice as many in an all-reduce.
+`compute.memory_bandwidth` scales the rows' curves. Such a curve is `unverified`, its `from` begins with "scaled with", and
+`simulate` and `plan` say so. A file that is edited by hand keeps its curves: change them, too.
+
 ## Machines that come with Imbrex
 
 | file | machine | constants by source |
@@ -117,6 +122,8 @@ def machine_page(root):
     for section, rows in sections.items():
         text += "".join(rows)
         if section == "links":
+            for _, key, unit, rule, member in fields("optional_fields"):
+                text += row(f"links.{key}", unit, RULES[rule] + "; may", plain(told[member], unit))
             for _, key, unit, rule, member in fields("host_fields"):
                 text += row(f"hosts.{key}", unit, RULES[rule] + "; all of `hosts` may", plain(told[member], unit))
     text += CURVES

@@ -129,7 +129,7 @@ imbrex_status imbrex_embedding_make(imbrex_world* world, const imbrex_embedding_
     const auto wanted = c::converted(own, [&] {
       c::expect_given(made, "made");
       EmbeddingShape of = c::shape_of(shape);
-      OperatorOptions with = c::operator_options(options, of.out);
+      OperatorOptions with = c::operator_options(options);
       return std::pair(std::move(of), std::move(with));
     });
     auto op = std::make_unique<EmbeddingAllToAll>(own, wanted.first, wanted.second);

@@ -12,24 +12,24 @@ namespace {
 constexpr std::size_t first_options = 48;
 static_assert(offsetof(imbrex_operator_options, codec) == first_options);
 
-// What the text leaves out is as in Knobs, but for the type of partial products.
-Knobs knobs_of(std::string_view text, Type type) {
-  Knobs defaults;
-  defaults.partial = output_type(type);
-  nlohmann::json json = base::parse_json(plan::to_json(defaults), "knobs");
+// What the text leaves out is chosen.
+void set_knobs(OperatorOptions& options, std::string_view text) {
+  nlohmann::json json = base::parse_json(plan::to_json(Knobs{}), "knobs");
   const nlohmann::json given = base::parse_json(text, "knobs");
   IMBREX_EXPECTS(given.is_object(), "knobs: they must be a JSON object");
+  if (given.empty()) return;
   json.update(given);
-  return plan::knobs_of(plan::Node(json, "knobs"));
+  options.knobs = plan::knobs_of(plan::Node(json, "knobs"));
+  for (const auto& [name, value] : given.items()) options.fixed_knobs.push_back(name);
 }
 
 }  // namespace
 
-OperatorOptions operator_options(const imbrex_operator_options* given, Type type) {
+OperatorOptions operator_options(const imbrex_operator_options* given) {
   const auto read = c::options_of(given, first_options, "imbrex_operator_options");
   OperatorOptions options;
   options.strategy = parsed(read.strategy, parse_strategy);
-  options.knobs = parsed(read.knobs, [&](std::string_view text) { return knobs_of(text, type); });
+  if (read.knobs != nullptr) set_knobs(options, read.knobs);
   options.device = device_of(read.device);
   options.cpu.workers = small_of(read.cpu_workers, options.cpu.workers, "cpu_workers");
   if (read.heap_bytes != 0) options.cuda.heap_bytes = read.heap_bytes;

@@ -11,7 +11,7 @@ namespace imbrex::c {
 inline constexpr std::size_t first_info = 128;
 static_assert(sizeof(imbrex_operand_info) == first_info);
 
-/// `type`: the operands'. Throws Error(invalid_input).
-OperatorOptions operator_options(const imbrex_operator_options* given, Type type);
+/// Throws Error(invalid_input).
+OperatorOptions operator_options(const imbrex_operator_options* given);
 
 }  // namespace imbrex::c

@@ -98,7 +98,7 @@ imbrex_status imbrex_operator_make(imbrex_world* world, imbrex_operator_kind kin
       c::expect_given(made, "made");
       const auto op = static_cast<Operator>(c::kind_of(kind, 4, "kind"));
       const GemmShape shape = c::shape_of(gemm);
-      return c::Wanted{op, shape, c::operator_options(options, shape.type)};
+      return c::Wanted{op, shape, c::operator_options(options)};
     });
     auto op = c::make(own, wanted);
     std::vector<std::string> names;

@@ -7,6 +7,7 @@
 #include "choose/signaled_times.hpp"
 #include "choose/strategies.hpp"
 #include "execute/peer_access.hpp"
+#include "machine/rates.hpp"
 #include "plan/problem.hpp"
 #include "plan/strategies/registry.hpp"
 #include "plan/strategies/strategies.hpp"
@@ -98,7 +99,7 @@ void add_signaled(std::vector<plan::Candidate>& list, const Problem& problem, co
   knobs.kept_free = std::max(sms, 0);
   const auto add = [&] {
     list.push_back({Strategy::signaled, knobs});
-    list.back().knobs.groups = choose_groups(problem, knobs, machine);
+    set_groups(list.back().knobs, problem, machine);
   };
   add();
   if (problem.op != Operator::gemm_all_reduce || problem.ranks == 1) return;
@@ -144,9 +145,51 @@ plan::Candidate library_sequence(const Problem& problem) {
 
 namespace {
 
+// What a strategy's candidates are with some knobs given: those that have them anyway, as before; or else all with
+// these knobs, but for what breaks a rule; or else what Knobs has where nothing is given.
+void add_given(std::vector<plan::Candidate>& list, const Search& search, const StrategyChoice& choice,
+               const plan::GivenKnobs& given) {
+  std::vector<plan::Candidate> free;
+  choice.add(search, free);
+  const std::size_t before = list.size();
+  std::copy_if(free.begin(), free.end(), std::back_inserter(list),
+               [&](const plan::Candidate& c) { return given.in(c.knobs); });
+  if (list.size() > before) return;
+  // The best shapes that have them.
+  Machine narrow = search.machine;
+  std::erase_if(narrow.tiles, [&](const TileRate& t) {
+    return (given.has("tile_m") && t.tile_m != given.values().tile_m) ||
+           (given.has("tile_n") && t.tile_n != given.values().tile_n);
+  });
+  if (!narrow.tiles.empty() && narrow.tiles.size() < search.machine.tiles.size()) {
+    Search others{search.problem, narrow, search.asked, search.unreachable, {}};
+    for (const Cut& cut : best_cuts(search.problem, narrow, false))
+      others.tiles.push_back(cut_as(search.tiles.front(), cut));
+    free.clear();
+    choice.add(others, free);
+  }
+  for (const plan::Candidate& c : free) {
+    const plan::Candidate with = with_given(search.problem, c, given, search.machine);
+    try {
+      plan::validate_knobs(search.problem, with.strategy, with.knobs);
+    } catch (const Error&) {
+      continue;
+    }
+    if (std::none_of(list.begin() + static_cast<std::ptrdiff_t>(before), list.end(),
+                     [&](const plan::Candidate& other) { return other.knobs == with.knobs; }))
+      list.push_back(with);
+  }
+  if (list.size() > before) return;
+  Knobs plain;
+  plain.partial = output_type(search.problem.type);
+  plain = given.over(plain);
+  plan::validate_knobs(search.problem, choice.strategy, plain);
+  list.push_back({choice.strategy, plain});
+}
+
 // Operators without products: what each strategy does for a few sizes of its parts, where it takes the problem.
 std::vector<plan::Candidate> plain_candidates(const Problem& problem, std::optional<Strategy> strategy,
-                                              const std::optional<Knobs>& knobs, bool unreachable) {
+                                              const plan::GivenKnobs& given, bool unreachable) {
   std::vector<plan::Candidate> list;
   std::string why;
   const auto add = [&](Strategy s, const Knobs& k) {
@@ -161,17 +204,24 @@ std::vector<plan::Candidate> plain_candidates(const Problem& problem, std::optio
   for (const StrategyChoice& choice : strategy_choices()) {
     if (strategy ? *strategy != choice.strategy : unreachable && plan::entry_of(choice.strategy).reaches_peers)
       continue;
-    if (knobs) {
-      add(choice.strategy, *knobs);
-      continue;
-    }
+    std::vector<Knobs> all;
     for (const int parts : {2, 4, 8}) {
       Knobs own;
       own.tile_m = base::ceil_div(problem.m, std::int64_t{problem.ranks} * parts);
-      own.chunks = parts;
-      add(choice.strategy, own);
+      // Stores go slice by slice, of whatever number of chunks.
+      if (choice.strategy != Strategy::fused || given.values().nodes > 1) own.chunks = parts;
+      all.push_back(own);
       if (choice.strategy == Strategy::sequential) break;
     }
+    const bool some = std::any_of(all.begin(), all.end(), [&](const Knobs& k) { return given.in(k); });
+    std::vector<Knobs> tried;
+    const std::size_t before = list.size();
+    for (const Knobs& own : all) {
+      if (some && !given.in(own)) continue;
+      const Knobs k = given.over(own);
+      if (std::find(tried.begin(), tried.end(), k) == tried.end()) add(choice.strategy, tried.emplace_back(k));
+    }
+    if (given && list.size() == before) add(choice.strategy, given.over(Knobs{}));
   }
   IMBREX_EXPECTS(!list.empty(), "{}", why);
   return list;
@@ -179,37 +229,52 @@ std::vector<plan::Candidate> plain_candidates(const Problem& problem, std::optio
 
 }  // namespace
 
+plan::Candidate with_given(const Problem& problem, plan::Candidate candidate, const plan::GivenKnobs& given,
+                           const Machine& machine) {
+  if (given.in(candidate.knobs)) return candidate;
+  candidate.knobs = given.over(candidate.knobs);
+  if (candidate.strategy != Strategy::signaled || problem.ranks == 1 || given.has("groups")) return candidate;
+  // So many chunks are groups as equal as can be.
+  if (given.has("chunks"))
+    candidate.knobs.groups = {};
+  else
+    set_groups(candidate.knobs, problem, machine);
+  return candidate;
+}
+
 std::vector<plan::Candidate> candidates(const Problem& problem, const Machine& machine,
-                                        std::optional<Strategy> strategy, const std::optional<Knobs>& knobs,
-                                        const std::optional<CodecPair>& codec) {
-  if (!problem::multiplies(problem))
-    return plain_candidates(problem, strategy, knobs, problem.ranks > 1 && !execute::has_peer_access());
+                                        std::optional<Strategy> strategy, const plan::GivenKnobs& knobs,
+                                        const std::optional<CodecPair>& given_codec) {
   std::vector<plan::Candidate> list;
-  Search search{problem, machine, strategy.has_value(), problem.ranks > 1 && !execute::has_peer_access(), {}};
+  const bool unreachable =
+      problem.ranks > 1 && (!execute::has_peer_access() || !machine::all_reach(machine, problem.ranks));
+  Search search{problem, machine, strategy.has_value(), unreachable, {}};
+  if (!problem::multiplies(problem)) return plain_candidates(problem, strategy, knobs, unreachable);
   const bool outputs = !plan::has_one_output(problem);
-  if (!knobs) {
-    Knobs base;
-    base.partial = output_type(problem.type);
-    base.codec = codec;
-    for (const Cut& cut : best_cuts(problem, machine, false)) search.tiles.push_back(cut_as(base, cut));
-  }
+  const std::optional<CodecPair> codec = knobs.has("codec") ? knobs.values().codec : given_codec;
+  Knobs base;
+  base.partial = output_type(problem.type);
+  base.codec = codec;
+  for (const Cut& cut : best_cuts(problem, machine, false)) search.tiles.push_back(cut_as(base, cut));
   for (const StrategyChoice& choice : strategy_choices()) {
     if (strategy && *strategy != choice.strategy) continue;
     const plan::StrategyEntry& entry = plan::entry_of(choice.strategy);
     // Asked for, a strategy that does not take the problem is refused by name.
     if (!strategy && entry.one_output && outputs) continue;
-    if (knobs) {
-      // Neither several hosts nor codes are for plans that reach peers.
-      const bool library = knobs->nodes > 1 || ((knobs->codec || search.unreachable) && !strategy);
-      if (entry.reaches_peers && library) continue;
-      // A ring is NCCL's.
-      const bool ring = choice.strategy == Strategy::decomposed && problem.op == Operator::all_gather_gemm;
-      if (ring && knobs->transport == Transport::store && !strategy) continue;
-      plan::validate_knobs(problem, choice.strategy, *knobs);
-      list.push_back({choice.strategy, *knobs});
-    } else if (strategy ||
-               (!(entry.reaches_peers && (codec || search.unreachable)) && !(choice.hides && problem.ranks == 1))) {
-      choice.add(search, list);
+    if (!strategy && entry.reaches_peers && (codec || search.unreachable)) continue;
+    // Stores end at the host.
+    if (entry.reaches_peers && knobs.values().nodes > 1) continue;
+    // A ring is NCCL's.
+    const bool ring = choice.strategy == Strategy::decomposed && problem.op == Operator::all_gather_gemm;
+    if (ring && knobs.values().transport == Transport::store && !strategy) continue;
+    if (knobs.all()) {
+      plan::validate_knobs(problem, choice.strategy, knobs.values());
+      list.push_back({choice.strategy, knobs.values()});
+    } else if (strategy || !(choice.hides && problem.ranks == 1)) {
+      if (knobs)
+        add_given(list, search, choice, knobs);
+      else
+        choice.add(search, list);
     }
   }
   return list;
@@ -241,6 +306,25 @@ Plan choose(const Problem& problem, const std::vector<plan::Candidate>& candidat
     }
   }
   return best;
+}
+
+Plan choose(const Problem& problem, const Machine& machine, std::optional<Strategy> strategy,
+            const plan::GivenKnobs& knobs, const std::optional<CodecPair>& codec,
+            const std::function<double(const Plan&)>& cost, const std::function<void()>& begins) {
+  // With a strategy, its own candidates that have the knobs are kept before all others.
+  if (knobs && !knobs.all() && !strategy) {
+    Plan free = choose(problem, candidates(problem, machine, {}, {}, codec), cost);
+    if (knobs.in(free.knobs)) return free;
+    if (begins) begins();
+  }
+  const std::vector<plan::Candidate> list = candidates(problem, machine, strategy, knobs, codec);
+  // Says what the strategy does not take.
+  if (list.empty()) plan::validate_knobs(problem, strategy.value_or(Strategy::fused), knobs.over(Knobs{}));
+  IMBREX_EXPECTS(!list.empty(), "no strategy takes knob nodes = {} here", knobs.values().nodes);
+  Plan plan = choose(problem, list, cost);
+  const std::string refusal = execute::refusal_without_peer_access(plan, machine);
+  IMBREX_EXPECTS(refusal.empty(), "{}", refusal);
+  return plan;
 }
 
 }  // namespace imbrex::choose

@@ -84,8 +84,8 @@ Machine machine_for(const Problem& problem, bool hopper) {
 }
 
 // Candidates without copies between ranks; large shards, which copies would bring, are stored.
-void leave_out_copies(std::vector<plan::Candidate>& list, bool given_knobs) {
-  if (given_knobs) return static_cast<void>(std::erase_if(list, copies_between_ranks));
+void leave_out_copies(std::vector<plan::Candidate>& list, bool given_transport) {
+  if (given_transport) return static_cast<void>(std::erase_if(list, copies_between_ranks));
   for (plan::Candidate& c : list)
     if (copies_between_ranks(c)) c.knobs.transport = Transport::store, c.knobs.comm_rows = 0;
 }
@@ -96,7 +96,7 @@ bool calls_nccl(const Problem& problem, const plan::Candidate& c) {
 
 // By the analytical cost model, which chooses as the simulator would, and at once.
 plan::Candidate predicted_choice(const Problem& problem, std::optional<Strategy> strategy,
-                                 const std::optional<Knobs>& knobs, const GpuKind& gpus, Reason* reason,
+                                 const plan::GivenKnobs& knobs, const GpuKind& gpus, Reason* reason,
                                  const std::optional<CodecPair>& codec = {}) {
   const Machine machine = machine_for(problem, gpus.major == 9);
   std::vector<plan::Candidate> list = candidates(problem, machine, strategy, knobs, codec);
@@ -109,7 +109,7 @@ plan::Candidate predicted_choice(const Problem& problem, std::optional<Strategy>
     });
   const auto by_nccl = [&](const plan::Candidate& c) { return calls_nccl(problem, c); };
   if (!strategy && !gpus.nccl && !std::all_of(list.begin(), list.end(), by_nccl)) std::erase_if(list, by_nccl);
-  if (!gpus.copies) leave_out_copies(list, knobs.has_value());
+  if (!gpus.copies) leave_out_copies(list, knobs.has("transport"));
   const auto seconds = [&](const plan::Candidate& c) { return quick_seconds(problem, c, machine); };
   if (reason != nullptr) {
     *reason = {"predicted by the cost model for H200s; `imbrex tune` measures", {}};
@@ -190,7 +190,7 @@ namespace {
 // Several B are chosen for as one of all their columns, whose tiles are as many but for those at each B's end. Nothing
 // else is measured yet.
 plan::Candidate choose_for_outputs(const Problem& problem, std::optional<Strategy> strategy,
-                                   const std::optional<Knobs>& knobs, const GpuKind& gpus, Reason* reason) {
+                                   const plan::GivenKnobs& knobs, const GpuKind& gpus, Reason* reason) {
   const bool libraries = gpus.libraries && cuda::refusal_of_library_bias(problem).empty(), open = !strategy;
   if (!strategy && !libraries) strategy = Strategy::fused;
   if (reason != nullptr && strategy) reason->basis = "no library computes this product here";
@@ -211,17 +211,42 @@ plan::Candidate choose_for_outputs(const Problem& problem, std::optional<Strateg
         choose_gpu_candidate(one, execute::has_peer_access() ? Strategy::fused : Strategy::sequential, knobs, gpus);
   }
   if (open && !knobs && !gpus.nccl && calls_nccl(one, chosen)) chosen = without_nccl(one, gpus, reason);
-  if (knobs || chosen.strategy != Strategy::sequential) return chosen;
+  if (knobs.all() || chosen.strategy != Strategy::sequential) return chosen;
   chosen.knobs.library_tile = 0, chosen.knobs.library_parts = 1;  // the record's are for another product
-  return with_product_record(chosen, problem, gpus);
+  chosen = with_product_record(chosen, problem, gpus);
+  chosen.knobs = knobs.over(chosen.knobs);
+  return chosen;
+}
+
+// What the choice is with some knobs in the place of its own; none where it cannot have them.
+std::optional<plan::Candidate> with_some(const Problem& problem, const plan::Candidate& chosen,
+                                         const plan::GivenKnobs& given, const GpuKind& gpus) {
+  if (given.in(chosen.knobs)) return chosen;
+  const bool hopper = gpus.major == 9, peers = plan::entry_of(chosen.strategy).reaches_peers;
+  if (peers && given.values().nodes > 1) return std::nullopt;
+  plan::Candidate with = with_given(problem, chosen, given, machine_for(problem, hopper));
+  if (peers) with.knobs = with_kernel_tile(with.knobs, problem.type, hopper, given);
+  if (!gpus.copies && copies_between_ranks(with) && given.has("transport")) return std::nullopt;
+  try {
+    plan::validate_knobs(problem, with.strategy, with.knobs);
+  } catch (const Error&) {
+    return std::nullopt;
+  }
+  return with;
 }
 
 }  // namespace
 
 plan::Candidate choose_gpu_candidate(const Problem& problem, std::optional<Strategy> strategy,
-                                     const std::optional<Knobs>& knobs, const GpuKind& gpus,
+                                     const plan::GivenKnobs& knobs, const GpuKind& gpus,
                                      const std::optional<CodecPair>& codec, Reason* reason) {
   if (strategy) reason = nullptr;
+  if (knobs && !knobs.all() && plan::has_one_output(problem)) {
+    const std::optional<CodecPair> codes = knobs.has("codec") ? knobs.values().codec : codec;
+    const plan::Candidate chosen = choose_gpu_candidate(problem, strategy, {}, gpus, codes, reason);
+    if (const auto with = with_some(problem, chosen, knobs, gpus)) return *with;
+    return predicted_choice(problem, strategy, knobs, gpus, reason, codes);
+  }
   if (!plan::has_one_output(problem)) return choose_for_outputs(problem, strategy, knobs, gpus, reason);
   // Codes are for library strategies: where those do not run, the executor says why.
   const bool reachable = problem.ranks == 1 || execute::has_peer_access();
@@ -233,7 +258,7 @@ plan::Candidate choose_gpu_candidate(const Problem& problem, std::optional<Strat
                  {}};
     reason = nullptr;
   }
-  if (knobs && strategy) return {*strategy, *knobs};
+  if (knobs && strategy) return {*strategy, knobs.values()};
   // What was measured stores to peers.
   if (knobs || (!strategy && !codec && !reachable)) return predicted_choice(problem, strategy, knobs, gpus, reason);
   if (codec) return with_product_record(predicted_choice(problem, strategy, {}, gpus, reason, codec), problem, gpus);
@@ -242,11 +267,12 @@ plan::Candidate choose_gpu_candidate(const Problem& problem, std::optional<Strat
   return with_product_record(chosen, problem, gpus);
 }
 
-Knobs packed_knobs(const Problem& problem, const GpuKind* gpus, const std::optional<CodecPair>& codec) {
+Knobs packed_knobs(const Problem& problem, const GpuKind* gpus, const std::optional<CodecPair>& codec,
+                   const plan::GivenKnobs& given) {
   const Machine machine = gpus != nullptr ? machine_for(problem, gpus->major == 9) : nominal_host_machine();
   const Knobs* best = nullptr;
   double least = 0;
-  std::vector<plan::Candidate> list = candidates(problem, machine, Strategy::signaled, {}, codec);
+  std::vector<plan::Candidate> list = candidates(problem, machine, Strategy::signaled, given, codec);
   // These candidates have the tiles that suit the product best, whatever N is.
   const plan::Candidate first = list.front();
   for (const TileRate& tile : machine.tiles) {
@@ -255,9 +281,13 @@ Knobs packed_knobs(const Problem& problem, const GpuKind* gpus, const std::optio
     knobs.tile_m = tile.tile_m, knobs.tile_n = tile.tile_n, knobs.split_k = 1;
   }
   for (plan::Candidate& candidate : list) {
+    candidate.knobs = given.over(candidate.knobs);
     candidate.knobs.packed = true;
     if (problem.n % plan::packed_blocks(problem, candidate.knobs).cols != 0) continue;
-    candidate.knobs.groups = choose_groups(problem, candidate.knobs, machine);
+    if (given.has("chunks") && !given.has("groups"))
+      candidate.knobs.groups = {};
+    else if (!given.has("groups"))
+      set_groups(candidate.knobs, problem, machine);
     const double seconds = signaled_times(problem, candidate.knobs, machine).seconds;
     if (best != nullptr && seconds >= least) continue;
     best = &candidate.knobs;
@@ -282,7 +312,7 @@ plan::Candidate with_product_record(plan::Candidate candidate, const Problem& pr
   return candidate;
 }
 
-Plan choose_gpu_plan(const Problem& problem, std::optional<Strategy> strategy, const std::optional<Knobs>& knobs,
+Plan choose_gpu_plan(const Problem& problem, std::optional<Strategy> strategy, const plan::GivenKnobs& knobs,
                      const GpuKind& gpus, Reason* reason) {
   const plan::Candidate chosen = choose_gpu_candidate(problem, strategy, knobs, gpus, {}, reason);
   return make_plan(problem, chosen.strategy, chosen.knobs);

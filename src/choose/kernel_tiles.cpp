@@ -22,7 +22,7 @@ bool has_kernel_tile(Type type, bool hopper, std::int64_t rows, std::int64_t col
   });
 }
 
-Knobs with_kernel_tile(Knobs knobs, Type type, bool hopper) {
+Knobs with_kernel_tile(Knobs knobs, Type type, bool hopper, const plan::GivenKnobs& given) {
   // How far a tile is from the knobs' tile: exactly 0 for the same one.
   const auto distance = [&](const cuda::KernelTile& t) {
     const auto ratio = [](std::int64_t x, std::int64_t y) {
@@ -30,16 +30,22 @@ Knobs with_kernel_tile(Knobs knobs, Type type, bool hopper) {
     };
     return 8 * ratio(t.rows, knobs.tile_m) + ratio(t.cols, knobs.tile_n);
   };
+  const auto kept = [&](const cuda::KernelTile& t) {
+    return (!given.has("tile_m") || t.rows == knobs.tile_m) && (!given.has("tile_n") || t.cols == knobs.tile_n) &&
+           (!given.has("cluster") || knobs.cluster == 0 || t.cluster == knobs.cluster);
+  };
   const auto nearest = [&](auto&& wanted) {
     const cuda::KernelTile* best = nullptr;
     for (const cuda::KernelTile& t : tiles)
-      if (t.type == type && t.hopper == hopper && wanted(t) && (best == nullptr || distance(t) < distance(*best)))
+      if (t.type == type && t.hopper == hopper && wanted(t) && kept(t) &&
+          (best == nullptr || distance(t) < distance(*best)))
         best = &t;
     return best;
   };
   if (knobs.cluster_k > 1) {
     const cuda::KernelTile* same = nearest([](const cuda::KernelTile& t) { return t.shares_k; });
     if (same != nullptr && distance(*same) == 0) return knobs;
+    if (given.has("cluster_k")) return knobs;
     knobs.cluster_k = 1;
   }
   const cuda::KernelTile* tile = nearest([](const cuda::KernelTile& t) { return !t.shares_k; });

@@ -6,6 +6,7 @@
 
 #include "execute/cuda/products/variants.hpp"
 #include "imbrex/plan.hpp"
+#include "plan/given_knobs.hpp"
 
 namespace imbrex::choose {
 
@@ -19,7 +20,7 @@ bool has_kernel_tile(Type type, bool hopper, std::int64_t rows, std::int64_t col
 
 /// The same knobs, with the nearest tile that has a kernel, where there are some for the type. Nearest: of as many rows
 /// if possible, then by the ratio of sizes. What a kernel does not do, clusters of a size or shared K, is not asked of
-/// it.
-Knobs with_kernel_tile(Knobs knobs, Type type, bool hopper);
+/// it. Given knobs stay: where no kernel has them, so do the others.
+Knobs with_kernel_tile(Knobs knobs, Type type, bool hopper, const plan::GivenKnobs& given = {});
 
 }  // namespace imbrex::choose

@@ -207,6 +207,12 @@ GroupSizes choose_groups(const Problem& problem, const Knobs& knobs, const Machi
   return plan::group_sizes(sizes);
 }
 
+void set_groups(Knobs& knobs, const Problem& problem, const Machine& machine) {
+  knobs.groups = choose_groups(problem, knobs, machine);
+  const auto count = std::find(knobs.groups.begin(), knobs.groups.end(), 0) - knobs.groups.begin();
+  knobs.chunks = std::max(static_cast<int>(count), 1);
+}
+
 SignaledTimes signaled_times(const Problem& problem, const Knobs& knobs, const Machine& machine) {
   const GroupCosts costs = signaled_costs(problem, knobs, machine);
   std::vector<std::int64_t> sizes =

@@ -52,6 +52,9 @@ GroupCosts signaled_costs(const Problem& problem, const Knobs& knobs, const Mach
 /// Sizes for Knobs::groups, in the plan's order.
 GroupSizes choose_groups(const Problem& problem, const Knobs& knobs, const Machine& machine);
 
+/// Gives the knobs these groups; Knobs::chunks is their number.
+void set_groups(Knobs& knobs, const Problem& problem, const Machine& machine);
+
 /// The sizes that a plan of these knobs has, in the plan's order, and its time. Throws Error(invalid_input) where the
 /// knobs' groups do not cover the units.
 struct SignaledTimes {

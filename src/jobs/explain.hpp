@@ -10,6 +10,7 @@
 #include "choose/reason.hpp"
 #include "imbrex/machine.hpp"
 #include "imbrex/plan.hpp"
+#include "plan/given_knobs.hpp"
 
 namespace imbrex::jobs {
 
@@ -31,17 +32,16 @@ struct Explained {
 
 /// The plan that strategy auto, or the one given, takes on the machine by simulation. `basis`: says that of the machine
 /// in the reason: "simulated on 4xh200".
-Explained choose_explained(const Problem& problem, std::optional<Strategy> strategy, const std::optional<Knobs>& knobs,
+Explained choose_explained(const Problem& problem, std::optional<Strategy> strategy, const plan::GivenKnobs& knobs,
                            const Machine& machine, const std::string& basis);
 
 /// One group of a signaled plan, in seconds from the plan's begin.
 struct ExpectedGroup {
   std::int64_t units = 0;       ///< rows of tiles or, packed, tiles
-  double tiles = 0;             ///< when its tiles are computed; all_gather_gemm: when they begin
-  double begins = 0, ends = 0;  ///< its collective
+  double begins = 0, ends = 0;  ///< its collective on rank 0
 };
 
-/// The groups of a signaled plan, by the analytical cost model, and when all is done.
+/// The groups of a signaled plan in the simulator, and when all is done.
 struct ExpectedGroups {
   std::vector<ExpectedGroup> groups;
   double seconds = 0;
@@ -49,5 +49,9 @@ struct ExpectedGroups {
 
 /// None for other plans, and for plans of one rank.
 std::optional<ExpectedGroups> expected_groups(const Plan& plan, const Machine& machine);
+
+/// What a prediction of the plan on the machine leaves out, a line each: what does not run today, and curves that were
+/// not measured.
+std::vector<std::string> caveats_of(const Plan& plan, const Machine& machine);
 
 }  // namespace imbrex::jobs

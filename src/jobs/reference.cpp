@@ -381,20 +381,21 @@ Reference gathered_reference(const Problem& problem, const OperandSource& operan
   return ref;
 }
 
-Comparison compare(const Reference& reference, const std::vector<float>& result, Type type, std::int64_t cols) {
+double error_over_bound(double result, double value, double bound, Type type) {
   constexpr double infinity = std::numeric_limits<double>::infinity();
+  // An infinity of an operand has a bound that is none.
+  if (result == value || (std::isnan(result) && std::isnan(value))) return 0;
+  if (std::isnan(result) || std::isnan(value) || std::isinf(value)) return infinity;
+  if (std::isinf(result))
+    return std::signbit(result) == std::signbit(value) && std::abs(value) + bound >= largest(type) ? 0 : infinity;
+  return std::abs(result - value) / bound;
+}
+
+Comparison compare(const Reference& reference, const std::vector<float>& result, Type type, std::int64_t cols) {
   Comparison worst;
   for (std::size_t i = 0; i < result.size(); ++i) {
-    const double value = reference.value[i], bound = reference.bound[i], got = static_cast<double>(result[i]);
-    double ratio = 0;
-    if (std::isnan(value))
-      ratio = std::isnan(got) ? 0 : infinity;
-    else if (std::isinf(got))
-      ratio = std::signbit(got) == std::signbit(value) && std::abs(value) + bound >= largest(type) ? 0 : infinity;
-    else if (std::isnan(got) || std::isinf(value))
-      ratio = infinity;
-    else if (got != value)
-      ratio = std::abs(got - value) / bound;
+    const double value = reference.value[i], got = static_cast<double>(result[i]);
+    const double ratio = error_over_bound(got, value, reference.bound[i], type);
     if (ratio > worst.worst || (i == 0 && ratio >= worst.worst)) {
       const auto at = static_cast<std::int64_t>(i);
       worst = {ratio, at / cols, at % cols, got, value};

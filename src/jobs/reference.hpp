@@ -43,6 +43,10 @@ Reference reference_of(const Plan& plan, const OperandSource& operands, int rank
 /// The gathered A, from which nothing may differ.
 Reference gathered_reference(const Problem& problem, const OperandSource& operands);
 
+/// |result - value| / bound, 0 where they are equal; infinity where a result is not a number and should be, or the
+/// other way round. Results beyond the type's largest finite number must be infinite.
+double error_over_bound(double result, double value, double bound, Type type);
+
 /// Largest |result - value| / bound, 0 where they are equal; infinity where a result is not a number and should be, or
 /// the other way round. Results beyond the type's largest finite number must be infinite.
 struct Comparison {

@@ -17,6 +17,7 @@
 #include "imbrex/npy.hpp"
 #include "imbrex/ops.hpp"
 #include "imbrex/world.hpp"
+#include "jobs/memory_need.hpp"
 #include "jobs/nccl_environment.hpp"
 #include "jobs/operand_memory.hpp"
 #include "jobs/operands.hpp"
@@ -218,6 +219,14 @@ Setup set_up(const RunRequest& request) {
   auto operands = open_operands(request, problem);
   IMBREX_EXPECTS(!request.plan || problem == request.plan->problem,
                  "the files hold more B than the plan's problem has");
+  // Plans of what does not fit are large, too.
+  const double least = least_bytes_of(problem, request.verify);
+  const MemoryLeft left = memory_left();
+  if (least > left.bytes &&
+      device_of_ranks(request.device, problem.ranks, request.threads, request.ranks_per_gpu) == Device::cpu)
+    expect_memory(fmt::format("{} {} {} over {} ranks{}", name_of(problem.op), problem::sizes_text(problem),
+                              name_of(problem.type), problem.ranks, request.verify ? ", verified," : ""),
+                  least, left);
   Choice choice = choose_device(request, problem);
   IMBREX_EXPECTS(request.kernel.empty() || (choice.device == Device::cuda && (!cuda::runs_by_libraries(choice.plan) ||
                                                                               cuda::runs_in_lanes(choice.plan))),

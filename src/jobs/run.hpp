@@ -13,6 +13,7 @@
 #include "imbrex/advanced/execute.hpp"
 #include "imbrex/plan.hpp"
 #include "imbrex/timeline.hpp"
+#include "plan/given_knobs.hpp"
 
 namespace imbrex::jobs {
 
@@ -20,7 +21,7 @@ struct RunRequest {
   Device device = Device::automatic;
   Problem problem;  ///< with files: m, n, k and more_n are taken from them
   std::optional<Strategy> strategy;
-  std::optional<Knobs> knobs;
+  plan::GivenKnobs knobs;
   std::optional<Plan> plan;  ///< runs exactly this plan; problem is its problem
   bool unchecked = false;    ///< run `plan` without proving it sound
 

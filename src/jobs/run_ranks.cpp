@@ -3,17 +3,23 @@
 #include <exception>
 
 #include "base/check.hpp"
+#include "base/environment.hpp"
+#include "runtime/bootstrap/bootstrap.hpp"
 
 namespace imbrex::jobs {
 namespace {
 
 void expect_size(const World& world, int ranks) {
-  IMBREX_EXPECTS(world.size() == ranks,
-                 "{} ranks are asked for, by --ranks (default 4) or a plan, but the launcher started {}", ranks,
-                 world.size());
+  IMBREX_EXPECTS(world.size() == ranks, "{} ranks are asked for, by --ranks or a plan, but the launcher started {}",
+                 ranks, world.size());
 }
 
 }  // namespace
+
+std::optional<int> launched_ranks() {
+  const auto found = runtime::find_bootstrap(base::environment());
+  return found ? std::optional(found->size) : std::nullopt;
+}
 
 void agree_on_job(int ranks, double wait_limit, const std::function<runtime::Terms()>& ask) {
   if (!World::launched()) return static_cast<void>(ask());

@@ -2,11 +2,15 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 
 #include "imbrex/world.hpp"
 #include "runtime/agreement.hpp"
 
 namespace imbrex::jobs {
+
+/// The ranks that a launcher started, of which this process is one; none without one. Throws as World::launched.
+std::optional<int> launched_ranks();
 
 /// Calls `ask`, which prepares a job of that many ranks. Where a launcher started them, all or none: collective, as
 /// runtime::agree, in a world of its own, since what the ranks must agree on gives the size of the job's heap.

@@ -17,6 +17,9 @@ enum class Rule : unsigned char {
   size,   ///< at least 0
 };
 
+/// The longest time that a constant or a curve's point may be.
+inline constexpr double most_seconds = 1e6;
+
 struct Field {
   std::string_view section, key, unit;
   Rule rule;
@@ -45,6 +48,11 @@ inline constexpr std::array<Field, 21> fields{{
     {"signals", "poll", "s", Rule::time, &Machine::poll},
     {"signals", "fence", "s", Rule::time, &Machine::fence},
     {"collectives", "sms", "count", Rule::tally, &Machine::collective_sms},
+}};
+
+/// Constants that a file may leave out: 0.
+inline constexpr std::array<Field, 1> optional_fields{{
+    {"links", "peer_access", "count", Rule::count, &Machine::peer_access},
 }};
 
 /// The section of links between hosts, all of it or nothing of it.

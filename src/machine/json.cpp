@@ -18,6 +18,7 @@ using machine::curves;
 using machine::Field;
 using machine::fields;
 using machine::host_fields;
+using machine::optional_fields;
 using machine::own_curves;
 using machine::row_curves;
 using machine::Rule;
@@ -158,10 +159,15 @@ Machine read_machine(const Node& root) {
   for (std::string_view section : sections) {
     std::vector<std::string_view> others;
     for (const auto& curve : optional_curves(section)) others.push_back(curve.key);
+    for (const Field& field : optional_fields)
+      if (field.section == section) others.push_back(field.key);
     root[section].keys(section_keys(section), others);
   }
   for (const Field& field : fields)
     machine.*field.member = read_constant(root[field.section][field.key], field.unit, field.rule);
+  for (const Field& field : optional_fields)
+    if (root[field.section].has(field.key))
+      machine.*field.member = read_constant(root[field.section][field.key], field.unit, field.rule);
   if (root.has("hosts")) {
     std::vector<std::string_view> keys;
     for (const Field& field : host_fields) keys.push_back(field.key);
@@ -233,6 +239,9 @@ std::string to_json(const Machine& machine) {
     std::vector<std::string> lines;
     for (const Field& field : fields)
       if (field.section == section)
+        lines.push_back(fmt::format("    \"{}\": {}", field.key, text_of(machine.*field.member, field.unit)));
+    for (const Field& field : optional_fields)
+      if (field.section == section && !(machine.*field.member == Constant{}))
         lines.push_back(fmt::format("    \"{}\": {}", field.key, text_of(machine.*field.member, field.unit)));
     if (section == "compute") {
       std::vector<std::string> rates, tiles;

@@ -90,6 +90,9 @@ void validate(const Machine& machine) {
                  machine.devices);
   for (const Field& field : fields)
     check_rule(field.rule, machine.*field.member, fmt::format("{}.{}", field.section, field.key));
+  for (const Field& field : optional_fields)
+    if (!(machine.*field.member == Constant{}))
+      check_rule(field.rule, machine.*field.member, fmt::format("{}.{}", field.section, field.key));
   if (has_hosts(machine)) {
     for (const Field& field : host_fields)
       check_rule(field.rule, machine.*field.member, fmt::format("{}.{}", field.section, field.key));

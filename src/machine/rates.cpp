@@ -46,4 +46,13 @@ double random_row_seconds(const Machine& machine, double row_bytes) {
   return seconds_of(both, row_bytes);
 }
 
+bool reaches(const Machine& machine, int x, int y) {
+  const auto devices = static_cast<int>(machine.peer_access);
+  return x == y || devices <= 0 || x / devices == y / devices;
+}
+
+bool all_reach(const Machine& machine, std::ptrdiff_t ranks) {
+  return ranks <= 1 || machine.peer_access <= 0 || static_cast<double>(ranks) <= machine.peer_access;
+}
+
 }  // namespace imbrex::machine

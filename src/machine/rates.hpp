@@ -1,6 +1,8 @@
 // What a machine's constants come to, for the simulator and for analytical cost models alike.
 #pragma once
 
+#include <cstddef>
+
 #include "imbrex/machine.hpp"
 
 namespace imbrex::machine {
@@ -23,5 +25,11 @@ double coded_seconds(const Machine& machine, bool reduces_only, double wire_byte
 /// Seconds that the device takes for each of many rows of so many bytes, here and there in memory, where its SMs load
 /// as much as they can. A machine without a curve streams them.
 double random_row_seconds(const Machine& machine, double row_bytes);
+
+/// Whether rank `x` loads from and stores to the memory of rank `y`, as Machine::peer_access says.
+bool reaches(const Machine& machine, int x, int y);
+
+/// Whether all of so many ranks do.
+bool all_reach(const Machine& machine, std::ptrdiff_t ranks);
 
 }  // namespace imbrex::machine

@@ -34,11 +34,11 @@ void expect_choices(const EmbeddingShape& shape, const OperatorOptions& options)
 
 OperatorOptions with_plan(const Problem& problem, OperatorOptions options) {
   if (!options.strategy) options.strategy = execute::has_peer_access() ? Strategy::fused : Strategy::sequential;
-  if (!options.knobs) {
-    // Ranks wait for all slices together, and each further one costs (docs/embedding.md).
-    options.knobs.emplace();
-    options.knobs->tile_m = problem.m / problem.ranks;
-  }
+  // Ranks wait for all slices together, and each further one costs (docs/embedding.md).
+  Knobs whole;
+  whole.tile_m = problem.m / problem.ranks;
+  options.knobs = plan::GivenKnobs(options.knobs, options.fixed_knobs).over(whole);
+  options.fixed_knobs.clear();
   plan::validate_knobs(problem, *options.strategy, *options.knobs);
   // Says what the strategy does not take.
   static_cast<void>(make_plan(problem, *options.strategy, *options.knobs));

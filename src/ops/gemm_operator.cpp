@@ -69,6 +69,8 @@ Problem problem_of(Operator op, const GemmShape& shape, int ranks) {
           {}};
 }
 
+plan::GivenKnobs given_of(const OperatorOptions& options) { return {options.knobs, options.fixed_knobs}; }
+
 void expect_packable(const Problem& problem, bool any_m, const OperatorOptions& options) {
   IMBREX_EXPECTS(problem.op == Operator::gemm_all_reduce && !any_m && problem.ldo == 0,
                  "packed with {}{}{}: only gemm_all_reduce of one M and without ldo leaves its output packed",
@@ -76,7 +78,7 @@ void expect_packable(const Problem& problem, bool any_m, const OperatorOptions& 
   IMBREX_EXPECTS(options.strategy.value_or(Strategy::signaled) == Strategy::signaled,
                  "packed with strategy {}: only plans of strategy signaled leave their output packed",
                  name_of(*options.strategy));
-  if (!options.knobs) return;
+  if (!given_of(options).all()) return;
   Problem packed = problem;
   packed.packed = plan::packed_blocks(problem, *options.knobs);
   validate(packed);
@@ -85,10 +87,11 @@ void expect_packable(const Problem& problem, bool any_m, const OperatorOptions& 
 // A packed output lies as a plan's tiles do, so knobs are chosen first.
 void choose_packed(World& world, bool on_gpus, Problem& problem, OperatorOptions& options) {
   options.strategy = Strategy::signaled;
-  if (!options.knobs) {
+  if (const plan::GivenKnobs given = given_of(options); !given.all()) {
     const std::shared_ptr<ops::WorldGpus> gpus = on_gpus ? ops::gpus_of(world, options.cuda) : nullptr;
     const bool there = gpus != nullptr && gpus->refusal.empty();
-    options.knobs = choose::packed_knobs(problem, there ? &gpus->gpus : nullptr, options.codec);
+    options.knobs = choose::packed_knobs(problem, there ? &gpus->gpus : nullptr, options.codec, given);
+    options.fixed_knobs.clear();
   }
   options.knobs->packed = true;
   problem.packed = plan::packed_blocks(problem, *options.knobs);
@@ -102,7 +105,7 @@ runtime::Terms terms_of(const Problem& problem, bool any_m, const OperatorOption
   plan::Fields fields;
   plan::add_fields(fields, problem);
   terms.add("any_m", any_m).add("IMBREX_CHECK_CALLS", checked);
-  plan::add_fields(fields, options.strategy, options.knobs);
+  plan::add_fields(fields, options.strategy, given_of(options));
   execute::add(terms, fields);
   if (!options.knobs) terms.add("codec", options.codec ? name_of(*options.codec) : "none");
   terms.add("device", name_of(gpus_wanted ? options.device : Device::cpu));
@@ -116,7 +119,10 @@ OperatorOptions with_codec(const Problem& problem, OperatorOptions options) {
     std::optional<CodecPair>& known = options.knobs->codec;
     IMBREX_EXPECTS(!known || !options.codec || *known == *options.codec,
                    "codec {} and knob codec {}: they are one and the same", name_of(*options.codec), name_of(*known));
-    if (!known) known = options.codec;
+    if (!known && options.codec) {
+      known = options.codec;
+      if (!options.fixed_knobs.empty()) options.fixed_knobs.emplace_back("codec");
+    }
     options.codec = known;
   }
   if (!options.codec) return options;
@@ -205,7 +211,7 @@ struct GemmOperator::State {
     gpus = ops::gpus_of(world, options.cuda);
     refusal = gpus->refusal;
     if (!refusal.empty()) return false;
-    const ops::PlanRequest request{options.strategy, options.knobs, options.codec};
+    const ops::PlanRequest request{options.strategy, given_of(options), options.codec};
     try {
       on_gpus = any_m ? gpus->operation_of_any_m(world, problem, request) : gpus->operation(world, problem, request);
     } catch (const Error& error) {
@@ -485,10 +491,10 @@ RankShapes GemmOperator::shapes() const { return shapes_of(state_->problem); }
 Plan choose_plan(const Problem& problem, const Machine& machine, const OperatorOptions& given) {
   validate(problem);
   const OperatorOptions options = with_codec(problem, given);
-  if (options.knobs && options.strategy) return make_plan(problem, *options.strategy, *options.knobs);
-  const auto list = choose::candidates(problem, machine, options.strategy, options.knobs, options.codec);
-  const auto simulator = make_simulator(machine);
-  return choose::choose(problem, list, [&](const Plan& plan) { return simulator->prepare(plan)->run({}).seconds; });
+  const plan::GivenKnobs knobs = given_of(options);
+  if (knobs.all() && options.strategy) return make_plan(problem, *options.strategy, knobs.values());
+  return choose::choose(problem, machine, options.strategy, knobs, options.codec,
+                        [s = make_simulator(machine)](const Plan& p) { return s->prepare(p)->run({}).seconds; });
 }
 
 }  // namespace imbrex

@@ -20,7 +20,7 @@ namespace imbrex::ops {
 /// What was asked for; a codec is in given knobs, too.
 struct PlanRequest {
   std::optional<Strategy> strategy;
-  std::optional<Knobs> knobs;
+  plan::GivenKnobs knobs;
   std::optional<CodecPair> codec;
 
   bool operator==(const PlanRequest&) const = default;

@@ -82,10 +82,13 @@ void add_fields(Fields& fields, const Knobs& knobs) {
   add(fields, "codec", codec ? name_of(*codec) : "none");
 }
 
-void add_fields(Fields& fields, const std::optional<Strategy>& strategy, const std::optional<Knobs>& knobs) {
+void add_fields(Fields& fields, const std::optional<Strategy>& strategy, const GivenKnobs& knobs) {
   add(fields, "strategy", strategy ? name_of(*strategy) : "auto");
-  add(fields, "knobs", knobs ? "given" : "auto");
-  if (knobs) add_fields(fields, *knobs);
+  add(fields, "knobs",
+      knobs.all() ? "given"
+      : knobs     ? fmt::format("{} given", fmt::join(knobs.names(), ", "))
+                  : "auto");
+  if (knobs) add_fields(fields, knobs.values());
 }
 
 Fields fields_of(const TaskStream& tasks) {

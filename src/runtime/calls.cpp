@@ -130,6 +130,13 @@ std::uint64_t Calls::number_of(int rank) const {
   return number_ + static_cast<std::uint64_t>(std::int64_t{ahead});
 }
 
+std::vector<int> Calls::missing() const {
+  std::vector<int> ranks;
+  for (int rank = 0; rank < world_.size(); ++rank)
+    if (rank != rank_ && number_of(rank) < number_) ranks.push_back(rank);
+  return ranks;
+}
+
 // Calls that this rank refused, or has thrown for: peers need not tell it of them.
 void Calls::settle_here(std::uint64_t number) {
   settled_.push_back(number);

@@ -131,6 +131,9 @@ class Calls {
   /// The place of the call that is made: 0 if no rank has said one before.
   std::uint64_t place();
 
+  /// The ranks that have not come to this rank's last call.
+  std::vector<int> missing() const;
+
   /// An agreement begins: throws Error(invalid_input) where a peer has refused the call that it belongs to, or makes
   /// it.
   void begin_agreement();

@@ -6,7 +6,6 @@ IMBREX_TEST_SEED adds to the seeds, which are printed where something fails.
 
 import contextlib
 import html.parser
-import io
 import json
 import os
 import random
@@ -173,6 +172,12 @@ class Running(Case):
         said, _ = self.run_all(stand_in.several(6, SEED))
         self.assertIn("0 of 0 measured", said)
         self.assertEqual(json.loads((self.out / "run.json").read_text())["runs"], 2)
+
+    def test_what_had_no_time_for_its_subject_is_not_done(self):
+        said, _ = self.run_all([stand_in.measurement("whole", 0.1), stand_in.measurement("short", 0.1, then="short")])
+        self.assertEqual(self.statuses(), {"whole": "done", "short": "partial"}, said)
+        self.assertEqual(self.entries()["short"]["reason"], "no time for M 8, fused")
+        self.assertEqual(len(self.entries()["short"]["result"]["rows"]), 2)
 
     def test_what_counts_most_comes_first_and_the_rest_is_named(self):
         many = [stand_in.measurement("light", 0.1, expected=50, weight=1), stand_in.measurement("heavy", 0.1, expected=2, weight=9),

@@ -14,7 +14,7 @@ import json, os, subprocess, sys, time
 out, seconds, then = sys.argv[1], float(sys.argv[2]), sys.argv[3]
 def write(rows):
     with open(out + ".new", "w") as file:
-        json.dump({"rows": rows}, file)
+        json.dump({"rows": rows, "subject_left_out": ["M 8, fused"] if then == "short" else []}, file)
     os.replace(out + ".new", out)
 row = {"problem": {"operator": "gemm_all_reduce", "m": 8, "n": 8, "k": 8, "ranks": 2, "type": "bf16"}, "cublas_us": 3.0,
        "plans": [{"name": "sequential", "us": 5.0, "chosen": False}, {"name": "fused", "us": 4.0, "chosen": True}]}

@@ -9,8 +9,10 @@
 #include "choose/choose.hpp"
 #include "choose/gpu_candidates.hpp"
 #include "execute/cuda/refusal.hpp"
+#include "imbrex/advanced/execute.hpp"
 #include "imbrex/error.hpp"
 #include "imbrex/machine.hpp"
+#include "imbrex/ops.hpp"
 #include "support/random_plan.hpp"
 
 namespace imbrex {
@@ -41,6 +43,57 @@ TEST(Candidates, KnobsThatStoreLeaveRingsOut) {
   EXPECT_TRUE(has_ring(Transport::push));
   EXPECT_FALSE(has_ring(Transport::store));
   EXPECT_THROW(choose::candidates(p, machine, Strategy::decomposed, Knobs{.transport = Transport::store}), Error);
+}
+
+// Neither several hosts nor codes are for plans that reach into peers' memory.
+TEST(Candidates, KnobsOfSeveralHostsOrACodecLeaveFusedPlansOut) {
+  const Problem p{Operator::gemm_reduce_scatter, 512, 512, 512, 4, Type::bf16};
+  const Machine machine = load_machine("4xh200");
+  const auto strategies = [&](const Knobs& knobs) {
+    std::set<Strategy> found;
+    for (const plan::Candidate& c : choose::candidates(p, machine, {}, knobs)) found.insert(c.strategy);
+    return found;
+  };
+  EXPECT_TRUE(strategies({}).contains(Strategy::fused));
+  Knobs hosts, coded;
+  hosts.nodes = 2;
+  coded.codec = parse_codec_pair("int8");
+  for (const Knobs& knobs : {hosts, coded}) {
+    const std::set<Strategy> found = strategies(knobs);
+    EXPECT_FALSE(found.contains(Strategy::fused));
+    EXPECT_TRUE(found.contains(Strategy::sequential) && found.contains(Strategy::decomposed));
+  }
+}
+
+// As on PCIe: nothing that stores to peers is a candidate, and what insists is refused with the reason.
+TEST(Candidates, MachinesWithoutPeerAccessRunNothingFused) {
+  const Problem p{Operator::gemm_reduce_scatter, 512, 512, 512, 4, Type::bf16};
+  Machine machine = load_machine("4xh200");
+  const auto has_peers = [&] {
+    const auto list = choose::candidates(p, machine, {});
+    return std::any_of(list.begin(), list.end(), [](const plan::Candidate& c) {
+      return c.strategy == Strategy::fused ||
+             (c.strategy == Strategy::sequential && c.knobs.transport == Transport::store);
+    });
+  };
+  EXPECT_TRUE(has_peers());
+  for (const int devices : {1, 2}) {
+    machine.peer_access = {static_cast<double>(devices), Provenance::unverified, "test"};
+    EXPECT_FALSE(has_peers());
+    for (const std::optional<Knobs>& knobs : {std::optional<Knobs>{}, std::optional(Knobs{})}) {
+      try {
+        OperatorOptions options{.strategy = Strategy::fused, .knobs = knobs, .cpu = {}};
+        const Plan plan = choose_plan(p, machine, options);
+        make_simulator(machine)->prepare(plan);
+        FAIL();
+      } catch (const Error& error) {
+        EXPECT_EQ(error.code(), ErrorCode::invalid_input);
+        EXPECT_NE(std::string(error.what()).find("links.peer_access"), std::string::npos) << error.what();
+      }
+    }
+  }
+  machine.peer_access.value = 4;
+  EXPECT_TRUE(has_peers());
 }
 
 TEST(GpuCandidates, CutKWhereTilesAreTooFewForAllWorkers) {

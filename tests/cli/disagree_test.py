@@ -227,7 +227,7 @@ class Disagree(Case):
         """A plan for another number of ranks than the launcher started."""
         for ranks in (RANKS, 6):
             self.run_program("plan", "gemm_all_reduce", "--m", 24, "--n", 24, "--k", 36, "--ranks", ranks, "--json", f"{ranks}.json")
-        self.refuse_on_odd(["--plan", f"{RANKS}.json"], ["--plan", "6.json"], "6 ranks are asked for, by --ranks (default 4) or a plan, but the launcher started 4", code=2)
+        self.refuse_on_odd(["--plan", f"{RANKS}.json"], ["--plan", "6.json"], "6 ranks are asked for, by --ranks or a plan, but the launcher started 4", code=2)
 
     def test_what_may_differ(self):
         """Where its output goes, how many workers it has and how long it waits is a rank's own affair."""

@@ -41,6 +41,16 @@ class RunEmbedding(Case):
                         first = outputs
                     self.assertEqual(outputs, first)
 
+    def test_weights_that_are_no_numbers_are_right(self):
+        self.write("t.json", json.dumps({"tables": [{"rows": 10, "dim": 4}]}))
+        job = ["run", "embedding_all_to_all", "--tables", "t.json", "--batch", 2, "--ranks", 1, "--indices", "i.npy", "--offsets", "o.npy",
+               "--weights", "w.npy", "--verify"]
+        self.write_vector("i.npy", [1, 2], "<i8")
+        self.write_vector("o.npy", [0, 1, 2], "<i8")
+        for odd in (float("nan"), float("inf"), -float("inf")):
+            self.write_vector("w.npy", [odd, 1], "<f4")
+            self.assertIn("right: ", self.run_program(*job)[0])
+
     def test_auto_says_why(self):
         asked = ["run", *self.tables()]
         self.assertIn("\nauto takes fused: ranks reach each other's memory\n", self.run_program(*asked)[0])

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """`imbrex run sparse_triangular_solve`: matrices from files and generators."""
 
+import json
 import unittest
 
 from program import Case
@@ -42,6 +43,13 @@ class RunSparse(Case):
                     self.assertGreaterEqual(result["analysis_seconds"], 0)
                     digests.add(result["digest"])
             self.assertEqual(len(digests), 1)
+
+    def test_a_solution_beyond_the_type_overflows(self):
+        self.write("a.mtx", "%%MatrixMarket matrix coordinate real general\n2 2 3\n1 1 4.9e-324\n2 1 1\n2 2 1\n")
+        text, errors = self.run_program("run", SOLVE, "--matrix", "a.mtx", "--ranks", 2, "--verify", "--json", "result.json", code=1)
+        self.assertIn("overflow: the solution has elements that fp64 does not hold\n", text)
+        self.assertRegex(errors, r"row 1, right-hand side 1: the solution overflows fp64: it is -?inf\n")
+        self.assertTrue(json.loads(self.read("result.json"))["overflows"])
 
     def test_a_file_is_solved(self):
         self.write("a.mtx", LOWER)

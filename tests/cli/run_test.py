@@ -4,10 +4,11 @@
 import json
 import os
 import re
+import subprocess
 import unittest
 import xml.etree.ElementTree
 
-from program import OPERATORS, Case
+from program import OPERATORS, PROGRAM, Case
 
 # Small integers: every product and sum is exact in every type, so the expected result is exact too.
 M, N, K, R = 12, 8, 16, 4
@@ -191,6 +192,41 @@ class Run(Case):
                     says="--a-scale needs --a and --b")
         self.refuse(*job, "--a-scale", "sb.npy", "--b-scale", "sb.npy", says=["sb.npy is 2 x 6", "must be 2 x 8"])
         self.refuse("run", "gemm_reduce_scatter", *files[:-2], says="a.npy holds uint8, the bits of e4m3")
+
+    def test_infinities_are_right_where_they_must_be(self):
+        inf = float("inf")
+        for odd in (inf, -inf, float("nan")):
+            a = [1.0] * 32
+            a[10] = odd
+            self.write_npy("a.npy", 4, 8, a)
+            self.write_npy("b.npy", 8, 6, [1.0] * 48)
+            for op in ("gemm_all_reduce", "all_gather_gemm"):
+                for strategy in ("sequential", "fused"):
+                    with self.subTest(odd=odd, op=op, strategy=strategy):
+                        self.run_program("run", op, "--a", "a.npy", "--b", "b.npy", "--ranks", 2, "--type", "fp32", "--device", "cpu",
+                                         "--strategy", strategy, "--verify")
+
+    def test_a_launcher_says_how_many_ranks_there_are(self):
+        for op in ("gemm_all_reduce", "all_reduce"):
+            sizes = ["--m", 66, "--n", 16] + (["--k", 66] if op == "gemm_all_reduce" else [])
+            text, _ = self.run_program("launch", "-n", 3, "--", PROGRAM, "run", op, *sizes, "--device", "cpu", "--verify")
+            self.assertIn("3 ranks", text)
+        self.refuse("launch", "-n", 3, "--", PROGRAM, "run", "gemm_all_reduce", "--m", 64, "--n", 16, "--k", 64, "--ranks", 4,
+                    "--device", "cpu", says="4 ranks are asked for, by --ranks or a plan, but the launcher started 3")
+
+    def test_what_is_larger_than_the_machine_is_refused(self):
+        huge = 2**31 - 64
+        left = "of this host's memory at least, and "
+        for device in ("cpu", "auto"):
+            self.refuse("run", "gemm_all_reduce", "--m", huge, "--n", huge, "--k", huge, "--device", device, "--verify",
+                        says=["gemm_all_reduce", f"{huge}", "over 4 ranks, verified, needs", left], environment={"CUDA_VISIBLE_DEVICES": ""})
+        self.refuse("run", "all_reduce", "--m", 2**20, "--n", 2**20, "--ranks", 64, "--device", "cpu", says=["all_reduce 1048576 x 1048576", left])
+
+    def test_a_file_that_may_not_grow_is_an_error(self):
+        done = subprocess.run(["sh", "-c", 'ulimit -f 0; exec "$@"', "sh", PROGRAM, "run", "gemm_all_reduce", "--m", "64", "--n", "64",
+                               "--k", "64", "--device", "cpu"], capture_output=True, text=True, timeout=60)
+        self.assertEqual(done.returncode, 3, done.stderr)
+        self.assertIn("File too large", done.stderr)
 
     def test_kernels_are_about_gpus(self):
         sizes = ("gemm_all_reduce", "--m", 8, "--n", 8, "--k", 8)

@@ -59,6 +59,44 @@ TEST(Chunk, NoErrorIsBeyondTheBoundAndTheBoundIsTight) {
   }
 }
 
+// What the roundings of encoding and decoding add to half a step shows only where a value lies beside the middle of two
+// codes, which random values do not.
+TEST(Chunk, TheBoundHoldsBesideTheMiddleOfTwoCodes) {
+  std::mt19937_64 random(test::seed_from_environment());
+  for (const Codec& codec : test::all_codecs()) {
+    SCOPED_TRACE(name_of(codec));
+    const bool fp8 = codec.format == CodeFormat::fp8;
+    const double half = fp8 ? 16 : 0.5, first = fp8 ? 256 : 0;
+    const auto middles = static_cast<std::uint64_t>((static_cast<double>(largest_code(codec)) - first) / (2 * half));
+    double worst = 0;  // in halves of a step
+    for (int i = 0; i < 300; ++i) {
+      const float high = 1 + static_cast<float>(random() % (1u << 23)) * 0x1p-23f, low = codec.asymmetric ? -high : 0;
+      const Extremes extremes = codec.asymmetric ? Extremes{ordered(low), ordered(high)}
+                                                 : Extremes{0, static_cast<std::int32_t>(bits_of(high))};
+      const Group group = regular_group(codec, extremes);
+      std::vector<float> values(static_cast<std::size_t>(codec.group), high);
+      values[1] = low;
+      for (std::size_t j = 2; j < values.size(); ++j) {
+        const double steps = first + half * static_cast<double>(2 * (random() % middles) + 1);
+        float value = static_cast<float>(static_cast<double>(group.offset) + steps * static_cast<double>(group.step));
+        for (auto ulps = random() % 3; ulps > 0; --ulps) value = std::nextafter(value, random() % 2 == 0 ? low : high);
+        values[j] = std::min(value, high);
+      }
+      const Coded coded = through({codec, Type::fp32}, values);
+      for (std::size_t j = 0; j < values.size(); ++j) {
+        const double error = std::fabs(static_cast<double>(coded.values[j]) - static_cast<double>(values[j]));
+        ASSERT_LE(error, static_cast<double>(coded.records[0].error)) << values[j] << " of " << high;
+        worst = std::max(worst, error / (half * static_cast<double>(group.step)));
+      }
+    }
+    // Products with steps of few digits are exact, and so are their errors.
+    EXPECT_GE(worst, 1);
+    if (codec.scale == ScaleType::fp32) {
+      EXPECT_GT(worst, 1) << "half a step would do";
+    }
+  }
+}
+
 TEST(Chunk, TheBoundOfARangeHoldsForAnyValuesInIt) {
   std::mt19937_64 random(test::seed_from_environment());
   for (const Codec& codec : test::all_codecs())

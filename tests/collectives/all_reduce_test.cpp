@@ -281,6 +281,30 @@ TEST(AllReduce, ToleranceSendsGroupsRawOrTheWholeCallExactly) {
             0);
 }
 
+// A group of sums covers several groups of the parts, and the worst of these says what is left of the tolerance.
+TEST(AllReduce, ToleranceIsWhatTheWorstOfTheSummedGroupsLeaves) {
+  for (const std::size_t worst : {0u, 1u, 2u, 3u})
+    ASSERT_EQ(run_ranks(2,
+                        [&](World& world) -> std::string {
+                          const AllReduceOptions options{.codec = parse_codec_pair("int4-g32+int4-g128"),
+                                                         .algorithm = AllReduceAlgorithm::two_shot,
+                                                         .tolerance = 3.0f};
+                          // Parts lose up to 0.93 each, so the sum's group, which alone could lose 1.86, has 1.14 left.
+                          Tensors tensors{Type::fp32, {2, std::vector<float>(256)}};
+                          for (std::vector<float>& input : tensors.inputs)
+                            for (std::size_t i = 0; i < 32; ++i)
+                              input[32 * worst + i] = 13.0f - static_cast<float>(i % 27);
+                          const auto op = collectives::make_cpu_all_reduce(world, 256, Type::fp32, options);
+                          const Checked checked = run_and_check(world, *op, options, tensors);
+                          if (!checked.fault.empty()) return checked.fault;
+                          if (checked.report.raw_groups != 1)
+                            return fmt::format("{} groups raw", checked.report.raw_groups);
+                          return checked.report.largest_error <= 3 ? "" : "beyond the tolerance";
+                        }),
+              0)
+        << worst;
+}
+
 TEST(AllReduce, SmallTensorsAreExactWhereAsked) {
   ASSERT_EQ(run_ranks(2,
                       [&](World& world) -> std::string {

@@ -417,5 +417,17 @@ TEST(CudaTable, SaysWhatTensorMemoryLoadsCannotTake) {
             std::string::npos);
 }
 
+// Kernels count a row's bytes in 32 bits.
+TEST(CudaTable, RefusesTransfersOfRowsOf4GiB) {
+  const auto gather = [](std::int64_t k) {
+    return make_plan({Operator::all_gather_gemm, 256, 256, k, 2, Type::fp32}, Strategy::fused,
+                     {.transport = Transport::store, .k_slices = 1});
+  };
+  const cuda::TileShape shape{128, 128, 1, true};
+  EXPECT_EQ(refusal(gather((std::int64_t{1} << 30) - 32), shape).find("4 GiB"), std::string::npos);
+  const std::string said = refusal(gather(std::int64_t{1} << 30), shape);
+  EXPECT_NE(said.find("of 4294967296 bytes: rows must be shorter than 4 GiB"), std::string::npos) << said;
+}
+
 }  // namespace
 }  // namespace imbrex

@@ -166,6 +166,28 @@ TEST(Extension, NamesWhatIsWrong) {
   expect(Way::shares, Fault::coverage, "which rank 0 queue 0 task 1 (scale_rows) is too",
          [&](Plan& p) { block(p, 2).share = 0; });
   expect(Way::shares, Fault::malformed, "share 3 of 3", [&](Plan& p) { block(p, 3).share = 3; });
+  // Peers that wait for all but one share would leave before that one has stored.
+  for (const std::size_t share : {1u, 2u, 3u})
+    expect(Way::shares, Fault::race, fmt::format("rank 0 queue 0 task {} (scale_rows): writes", share), [&](Plan& p) {
+      p.ranks[0].queues[0].tasks.at(share).posts.clear();
+      --p.ranks[1].queues[0].tasks.back().waits[0].count;
+    });
+  // Shares of one block differ in their number alone.
+  const std::function<void(Block&)> changes[] = {
+      [](Block& b) { b.args[3] = 1; },          [](Block& b) { b.shares = 2; },
+      [](Block& b) { b.reads[0].row = 3; },     [](Block& b) { b.reads[1].row = 3; },
+      [](Block& b) { b.stores[0].to.row = 3; }, [](Block& b) { b.stores[0].to.col = 1; },
+      [](Block& b) { b.stores[0].row = 1; },    [](Block& b) { b.stores[0].col = 1; },
+      [](Block& b) { b.stores.pop_back(); }};
+  for (std::size_t i = 0; i < std::size(changes); ++i)
+    expect(Way::shares, Fault::coverage, "there is no share", [&](Plan& p) {
+      SCOPED_TRACE(i);
+      for (const std::size_t share : {1u, 2u, 3u}) {
+        Region& to = block(p, share).stores[0].to;
+        --to.rows, --to.cols;
+      }
+      changes[i](block(p, 2));
+    });
   // The collective needs all shares, not only those that another one's wait would be sure of.
   expect(Way::collective, Fault::race, "before rank 0 queue 0 task",
          [&](Plan& p) { p.ranks[0].queues[1].tasks[0].waits[0].count = 1; });

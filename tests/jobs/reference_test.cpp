@@ -173,5 +173,29 @@ TEST(Reference, HoppersSumsOfE4m3HaveABoundOfTheirOwn) {
   EXPECT_GT(jobs::compare(hopper, result, Type::bf16, 40).worst, 1);
 }
 
+// An infinity in an operand makes a bound that is infinite, or none at all.
+TEST(Reference, InfinitiesAndNaNsAreRightWhereTheyMustBe) {
+  constexpr double inf = std::numeric_limits<double>::infinity(), nan = std::numeric_limits<double>::quiet_NaN();
+  const auto over = [](double result, double value, double bound, Type type = Type::fp32) {
+    return jobs::error_over_bound(result, value, bound, type);
+  };
+  for (const double bound : {0.0, 1.0, inf, nan}) {
+    EXPECT_EQ(over(inf, inf, bound), 0) << bound;
+    EXPECT_EQ(over(-inf, -inf, bound), 0) << bound;
+    EXPECT_EQ(over(nan, nan, bound), 0) << bound;
+    EXPECT_EQ(over(-inf, inf, bound), inf) << bound;
+    EXPECT_EQ(over(1, inf, bound), inf) << bound;
+    EXPECT_EQ(over(nan, inf, bound), inf) << bound;
+    EXPECT_EQ(over(nan, 1, bound), inf) << bound;
+    EXPECT_EQ(over(1, nan, bound), inf) << bound;
+  }
+  EXPECT_EQ(over(inf, 1, 1), inf);
+  EXPECT_EQ(over(inf, 1e39, 1), 0);  // beyond the type
+  EXPECT_EQ(over(inf, 7e4, 1, Type::fp16), 0);
+  EXPECT_EQ(over(-inf, 1e39, 1), inf);
+  EXPECT_EQ(over(3, 1, 4), 0.5);
+  EXPECT_EQ(over(3, 1, 0), inf);
+}
+
 }  // namespace
 }  // namespace imbrex

@@ -15,6 +15,7 @@
 
 #include "imbrex/error.hpp"
 #include "imbrex/machine.hpp"
+#include "machine/fields.hpp"
 #include "machine/rates.hpp"
 
 namespace imbrex {
@@ -291,6 +292,10 @@ TEST(Machine, ConstantsAreSetByTheirPlaces) {
       set_constant(machine, place,
                    {node.at("value").get<double>(), parse_provenance(node.at("source").get<std::string>()),
                     node.at("from").get<std::string>()});
+      // Curves that change with a constant say so, whatever it is set to later.
+      for (const auto& curve : machine::curves) machine.*curve.member = before.*curve.member;
+      for (const auto& curve : machine::own_curves) machine.*curve.member = before.*curve.member;
+      for (const auto& curve : machine::row_curves) machine.*curve.member = before.*curve.member;
       EXPECT_EQ(machine, before) << place;
       ++places;
     } else if (node.is_array() && place == "compute.tiles") {
@@ -329,6 +334,75 @@ TEST(Machine, ConstantsAreSetByTheirPlaces) {
   EXPECT_FALSE(machine.sm_rate.contains(Type::e4m3));
   set_constant(machine, "compute.sm_rate.e4m3", {1e13, Provenance::derived, "test"});
   EXPECT_EQ(machine.sm_rate.at(Type::e4m3).value, 1e13);
+}
+
+// Strategies compare wrongly where only links and copies get faster.
+TEST(Machine, MeasuredCurvesChangeWithTheConstantsTheyWereMeasuredWith) {
+  const Machine before = load_machine("4xh200");
+  const auto set = [](Machine& machine, const char* place, double value) {
+    set_constant(machine, place, {value, Provenance::unverified, "test"});
+    validate(machine);
+  };
+  Machine machine = before;
+  set(machine, "links.egress_bandwidth", before.egress_bandwidth / 2);
+  const std::vector<CurvePoint>&was = before.all_gather.points, &now = machine.all_gather.points;
+  EXPECT_EQ(now.front().seconds, was.front().seconds);
+  EXPECT_NEAR(now.back().seconds, was.front().seconds + 2 * (was.back().seconds - was.front().seconds), 1e-12);
+  EXPECT_EQ(machine.all_gather.source, Provenance::unverified);
+  EXPECT_EQ(machine.all_gather.from, "scaled with links.egress_bandwidth; before: " + before.all_gather.from);
+  EXPECT_NE(machine.own_coded, before.own_coded);
+  // The slower way counts.
+  Machine both = machine;
+  set(both, "links.ingress_bandwidth", before.ingress_bandwidth / 2);
+  EXPECT_EQ(both.all_gather, machine.all_gather);
+
+  machine = before;
+  set(machine, "links.latency", before.link_latency + 1e-6);
+  const auto later = [&](Curve Machine::*curve) {
+    return (machine.*curve).points.back().seconds - (before.*curve).points.back().seconds;
+  };
+  EXPECT_NEAR(later(&Machine::all_gather), 3e-6, 1e-12);
+  EXPECT_NEAR(later(&Machine::all_reduce), 6e-6, 1e-12);
+  EXPECT_NEAR(later(&Machine::all_to_all), 1e-6, 1e-12);
+  EXPECT_NEAR(later(&Machine::own_two_steps), 2e-6, 1e-12);
+  set(machine, "links.egress_bandwidth", before.egress_bandwidth / 3);
+  EXPECT_EQ(machine.all_gather.from,
+            "scaled with links.egress_bandwidth, links.latency; before: " + before.all_gather.from);
+
+  machine = before;
+  set(machine, "compute.memory_bandwidth", before.memory_bandwidth / 4);
+  EXPECT_DOUBLE_EQ(machine.random_rows.points.front().seconds, 4 * before.random_rows.points.front().seconds);
+  EXPECT_EQ(machine.all_gather, before.all_gather);
+
+  // Whatever is set, the machine is one.
+  for (const double value : {1.0, 1e300}) {
+    machine = before;
+    for (const char* place : {"links.egress_bandwidth", "links.ingress_bandwidth", "compute.memory_bandwidth"})
+      set(machine, place, value);
+  }
+  machine = before;
+  for (const double value : {0.0, 1e6, 0.0}) set(machine, "links.latency", value);
+}
+
+TEST(Machine, WhoReachesWhomMayBeSaid) {
+  Json json = good();
+  Machine machine = parse_machine(json.dump(), "machine");
+  EXPECT_EQ(machine.peer_access, 0);
+  EXPECT_TRUE(machine::all_reach(machine, 4));
+  EXPECT_EQ(to_json(machine).find("peer_access"), std::string::npos);
+  json["links"]["peer_access"] = {{"value", 2}, {"unit", "count"}, {"source", "unverified"}, {"from", "test"}};
+  machine = parse_machine(json.dump(), "machine");
+  EXPECT_EQ(parse_machine(to_json(machine), "machine"), machine);
+  EXPECT_TRUE(machine::reaches(machine, 0, 1));
+  EXPECT_TRUE(machine::reaches(machine, 2, 3));
+  EXPECT_FALSE(machine::reaches(machine, 1, 2));
+  EXPECT_TRUE(machine::all_reach(machine, 2));
+  EXPECT_FALSE(machine::all_reach(machine, 3));
+  for (const double wrong : {0.0, 1.5, 65537.0}) {
+    json["links"]["peer_access"]["value"] = wrong;
+    EXPECT_NE(message_of(json.dump()).find("links.peer_access.value is "), std::string::npos) << wrong;
+  }
+  for (const char* name : {"a100-pcie-8", "l40-4", "rtx4090-4"}) EXPECT_EQ(load_machine(name).peer_access, 1) << name;
 }
 
 TEST(Machine, TheProbedHostIsAValidMachine) {

@@ -41,6 +41,11 @@ class Demo(unittest.TestCase):
         self.assertGreater(float(hidden.split()[0]), 0.5 * float(sent))
         self.assertGreater(float(sequence), 1.05 * float(chosen))
 
+    def test_the_picture_in_readme_is_this_one(self):
+        there = Path(__file__).resolve().parents[2] / "docs/pictures/overlap.svg"
+        drawn = (self.folder / "predicted.svg").read_text(encoding="utf-8")
+        self.assertEqual(there.read_text(encoding="utf-8"), drawn, f"copy the demo's predicted.svg to {there}")
+
     def test_the_picture_shows_one_above_the_other(self):
         svg = (self.folder / "predicted.svg").read_text(encoding="utf-8")
         runs = re.findall(r'y="([\d.]+)" class="run">(in sequence|overlapped)[^<]*: ([\d.]+) (µs|ms)<', svg)

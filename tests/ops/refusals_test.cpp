@@ -309,5 +309,27 @@ TEST(Refusals, AForkedChildIsNoRank) {
       0);
 }
 
+// A call that some ranks alone make: the message names the operator, its sizes, and who is missing.
+TEST(Refusals, WhoIsMissingFromACallIsNamed) {
+  std::vector<std::string> messages(3);
+  run_threads(3, {.heap_bytes = 1 << 24, .wait_limit = 0.5}, [&](World& world) {
+    GemmAllReduce op(world, {.m = 4, .n = 8, .k = 12, .type = Type::fp32}, on_cpu());
+    if (world.rank() == 2) return std::this_thread::sleep_for(std::chrono::seconds(1)), 0;
+    std::vector<float> a(16, 1), b(32, 1), out(32);
+    try {
+      op.run({op.operand("a", a.data()), op.operand("b", b.data()), op.operand("out", out.data())});
+    } catch (const Error& error) {
+      messages[static_cast<std::size_t>(world.rank())] = error.what();
+    }
+    return 0;
+  });
+  for (const int rank : {0, 1}) {
+    const std::string& message = messages[static_cast<std::size_t>(rank)];
+    EXPECT_NE(message.find(", in gemm_all_reduce M=4 N=8 K=12 fp32 over 3 ranks; rank 2 has not come to this call"),
+              std::string::npos)
+        << message;
+  }
+}
+
 }  // namespace
 }  // namespace imbrex

@@ -16,6 +16,10 @@ def main(build, ninja):
     taken = {name for name in taken if not re.search(r"\.so(\.\d+\.\d+)?$", name)}
     made = subprocess.run([ninja, "-C", build, "-t", "commands", "imbrex_package"], capture_output=True, text=True, check=True).stdout
     missing = sorted(name for name in taken if f" -o {name} " not in made)
+    script = Path(build, "cmake_install.cmake").read_text()
+    # It builds what is not there, before it copies anything.
+    first = script.index("--target imbrex_package")
+    assert first < script.index("file(INSTALL"), "cmake --install copies before it has built what is missing"
     assert len(taken) >= 2, f"of what is installed only {sorted(taken)} was found"
     assert not missing, f"imbrex_package does not build {missing}, which is installed"
     return 0

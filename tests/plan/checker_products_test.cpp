@@ -77,6 +77,24 @@ TEST(Checker, FollowsDataThroughProducts) {
   expect_fault(plan, Fault::coverage, "without the bias");
 }
 
+// A sum of what all ranks have written there: what only some have would be lost.
+TEST(Checker, NamesWhatOnlySomeRanksWriteOfASum) {
+  const auto narrow = [](std::size_t rank) {
+    Plan plan = library_plan({Operator::gemm_reduce_scatter, 16, 16, 8, 2, Type::fp32}, Strategy::sequential);
+    EXPECT_FALSE(check(plan).has_value());
+    product(plan, rank).b.cols = product(plan, rank).to.cols = 8;
+    return plan;
+  };
+  expect_fault(
+      narrow(0), Fault::coverage,
+      "rank 1 queue 1 task 0 (collective): adds rows 0+8 cols 0+16 of partial on rank 1, of which 128 elements "
+      "are written, to sums of 64 elements");
+  expect_fault(
+      narrow(1), Fault::coverage,
+      "rank 1 queue 1 task 0 (collective): reads rows 0+8 cols 0+16 of partial on rank 1, of which 64 elements "
+      "are never written");
+}
+
 TEST(Checker, NamesCodecsThatDoNotSuit) {
   Knobs knobs;
   knobs.codec = parse_codec_pair("int8");

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <ctime>
-#include <stdexcept>
 
 #include "imbrex/error.hpp"
 #include "imbrex/plan.hpp"
@@ -32,8 +31,6 @@ Plan reduce_scatter(Transport transport = Transport::store, Reducer reducer = Re
 Plan all_gather(Transport transport = Transport::push) {
   return make_plan({Operator::all_gather_gemm, 16, 16, 8, 2, Type::fp32}, Strategy::fused, small_tiles(transport));
 }
-
-constexpr int a_scale_buffer = 3;  // after a, b and out
 
 std::vector<Task>& compute(Plan& plan, std::size_t rank) { return plan.ranks[rank].queues[0].tasks; }
 std::vector<Task>& copies(Plan& plan, std::size_t rank) { return plan.ranks[rank].queues[1].tasks; }
@@ -111,6 +108,26 @@ TEST(Checker, BoundsAllBuffersTogether) {
   expect_fault(plan, Fault::malformed, "buffer large of 33554432 x 1048576 is larger than 2^46 bytes");
 }
 
+// Each begins at a multiple of 256 bytes: what is left of the last of these counts, and no more.
+TEST(Checker, BoundsBuffersAsTheyLie) {
+  Plan plan = reduce_scatter();
+  const Buffer& slots = plan.buffers.at(3);
+  const std::int64_t taken = slots.rows * slots.cols * 4 * slots.copies;
+  ASSERT_EQ(taken % 256, 0);
+  const std::int64_t rows = (std::int64_t{1} << 31) - taken / 256 - 1;  // of 256 bytes
+  plan.buffers.push_back({"large", BufferRole::workspace, Layout::row_major, Type::fp32, rows, 64, 1});
+  for (const std::int64_t bytes : {1, 255, 256, 257}) {
+    Plan full = plan;
+    full.buffers.push_back({"rest", BufferRole::workspace, Layout::row_major, Type::e4m3, 1, bytes, 1});
+    if (bytes <= 256)
+      EXPECT_FALSE(check_format(full).has_value()) << bytes;
+    else
+      expect_fault(full, Fault::malformed, "the workspaces up to rest need more than 2^39 bytes");
+    full.buffers.push_back({"next", BufferRole::workspace, Layout::row_major, Type::e4m3, 1, 1, 1});
+    expect_fault(full, Fault::malformed, "need more than 2^39 bytes");
+  }
+}
+
 TEST(Checker, NamesRegionsThatLeaveTheirBuffers) {
   Plan plan = all_gather();
   std::get<Transfer>(copies(plan, 0)[0].work).to.row = 9;
@@ -160,65 +177,6 @@ TEST(Checker, NamesReadsThatMayComeTooEarly) {
   expect_fault(plan, Fault::race, "(transfer): reads rows 0+8 cols 0+16 of out on rank 0");
   const auto finding = check(plan);
   EXPECT_NE(finding->message.find("the epoch"), std::string::npos) << finding->message;
-}
-
-Plan scaled_all_gather(Scales scales, Transport transport = Transport::push) {
-  Knobs knobs = small_tiles(transport);
-  knobs.partial = Type::bf16;
-  return make_plan({Operator::all_gather_gemm, 32, 16, 8, 2, Type::e4m3, false, scales}, Strategy::fused, knobs);
-}
-
-// The first tile of rank 0 that reads gathered rows.
-Tile& gathering_tile(Plan& plan) {
-  for (Task& task : compute(plan, 0))
-    if (auto* tile = std::get_if<Tile>(&task.work); tile != nullptr && tile->a.buffer != 0) return *tile;
-  throw std::logic_error("no tile reads gathered rows");
-}
-
-TEST(Checker, FollowsScales) {
-  for (const Scales scales : {Scales::none, Scales::tensor, Scales::row})
-    for (const Transport transport : {Transport::store, Transport::push, Transport::pull}) {
-      const auto finding = check(scaled_all_gather(scales, transport));
-      EXPECT_FALSE(finding.has_value()) << finding->message;
-    }
-  // A tile that waits for its rows only.
-  Plan plan = scaled_all_gather(Scales::row);
-  for (Task& task : compute(plan, 0))
-    if (task.waits.size() > 1) task.waits.erase(task.waits.begin());
-  expect_fault(plan, Fault::race, "gathered_scales on rank 0 before rank 1 queue 0 task 0 (transfer) has written it");
-  // Workers that store no scales, though they post.
-  plan = scaled_all_gather(Scales::row, Transport::store);
-  std::get<Transfer>(compute(plan, 1)[0].work) = {};
-  expect_fault(plan, Fault::coverage, "gathered_scales on rank 0, of which 8 elements are never written");
-  // Other rows' scales, and another shard's.
-  plan = scaled_all_gather(Scales::row);
-  gathering_tile(plan).a_scale.row += 8;
-  expect_fault(plan, Fault::coverage, "of A by rows");
-  plan = scaled_all_gather(Scales::tensor);
-  gathering_tile(plan).a_scale = {0, a_scale_buffer, 0, 0, 1, 1};
-  expect_fault(plan, Fault::coverage, "which belongs to rows 0+16");
-  // None, the wrong number, and what holds no scales.
-  plan = scaled_all_gather(Scales::tensor);
-  gathering_tile(plan).a_scale = {};
-  expect_fault(plan, Fault::malformed, "the scales of A is empty");
-  plan = scaled_all_gather(Scales::row);
-  gathering_tile(plan).a_scale.rows = 4;
-  expect_fault(plan, Fault::malformed, "the scales of A are 4 x 1: with scales row, they must be 8 x 1");
-  // A column of a wider buffer, whose scales executors would look for one after another.
-  for (const Scales scales : {Scales::tensor, Scales::row}) {
-    plan = scaled_all_gather(scales);
-    plan.buffers.at(static_cast<std::size_t>(gathering_tile(plan).a_scale.buffer)).cols = 16;
-    expect_fault(plan, Fault::malformed, "in gathered_scales, which has 16 columns: they must lie one after another");
-  }
-  plan = scaled_all_gather(Scales::none);
-  gathering_tile(plan).a_scale = {0, 0, 0, 0, 1, 1};
-  expect_fault(plan, Fault::malformed, "in a problem with scales none");
-  plan = scaled_all_gather(Scales::tensor);
-  gathering_tile(plan).a_scale = {0, a_scale_buffer + 1, 0, 0, 1, 1};
-  expect_fault(plan, Fault::coverage, "which holds no scales of A");
-  plan = scaled_all_gather(Scales::tensor);
-  plan.buffers[1].layout = Layout::row_major;
-  expect_fault(plan, Fault::malformed, "must be the caller's 8 x 8 e4m3, column_major");
 }
 
 TEST(Checker, NamesElementsThatAreMissingDoubledOrWrong) {
@@ -301,6 +259,11 @@ TEST(Checker, FollowsTheBias) {
         plan.problem.bias = false;
         expect_fault(plan, Fault::malformed, "buffer bias is number 3");
         plan = good;
+        if (std::vector<Region>& sum = *sums_with_bias(plan).front(); sum.size() > 1) {
+          std::swap(sum.back(), sum.at(sum.size() - 2));
+          expect_fault(plan, Fault::malformed, "the bias comes last, from the own rank");
+        }
+        plan = good;
         Region& bias = sums_with_bias(plan).front()->back();
         bias.rank = 0;
         expect_fault(plan, Fault::malformed, "the bias comes last, from the own rank");
@@ -317,6 +280,14 @@ TEST(Checker, FollowsTheBias) {
       if (auto* tile = std::get_if<Tile>(&task.work))
         tile->adds = {{static_cast<int>(rank), 3, 0, tile->b.col, 1, tile->b.cols}};
   expect_fault(plan, Fault::coverage, "the bias would be counted twice");
+  // A sum of the last stretch of K alone; the bias follows K among the terms, and is none of it.
+  plan = with_bias(Operator::gemm_reduce_scatter, Strategy::fused, Reducer::tile);
+  for (Task& task : compute(plan, 1))
+    if (auto* tile = std::get_if<Tile>(&task.work); tile != nullptr && tile->adds.size() == 2) {
+      tile->adds.erase(tile->adds.begin());
+      tile->own = 0;
+    }
+  expect_fault(plan, Fault::coverage, "with the sum over k 4..7 instead of 0..7");
   // A rank's blocks with the receiver's bias.
   plan = with_bias(Operator::gemm_all_to_all, Strategy::sequential, Reducer::tile);
   const int received = static_cast<int>(plan.buffers.size());
@@ -370,6 +341,13 @@ TEST(Checker, NamesWhatIsMalformedInCollectivesOfSomeRanks) {
   collective(plan, 1, 0).kind = CollectiveKind::all_to_all;
   collective(plan, 1, 0).to.rows = 16;
   expect_fault(plan, Fault::malformed, "is all_to_all of 16 x 8 here, but reduce_scatter of 16 x 8 elsewhere");
+  plan = over_nodes();
+  for (Region* region : {&collective(plan, 1, 0).from, &collective(plan, 1, 0).to}) {
+    region->buffer = static_cast<int>(plan.buffers.size());
+    region->cols = 4;
+    plan.buffers.push_back({"narrow", BufferRole::workspace, Layout::row_major, Type::fp32, 32, 4, 1});
+  }
+  expect_fault(plan, Fault::malformed, "is reduce_scatter of 16 x 4 here, but reduce_scatter of 16 x 8 elsewhere");
   plan = over_nodes();
   plan.ranks[3].queues[1].tasks.pop_back();
   expect_fault(plan, Fault::malformed, "rank 3 does not take part in collective");

@@ -311,6 +311,31 @@ TEST(Embedding, TheCheckerNamesWhatIsBroken) {
     });
 }
 
+// Rank 1 has no table. Where nothing makes rank 0 wait for it, rank 0 may be any number of epochs ahead.
+TEST(Embedding, TheCheckerNamesARankThatHearsFromNoOther) {
+  Knobs knobs;
+  knobs.tile_m = 4;
+  Plan plan = make_plan(embedding_problem(8, 2, {{0, 10, 8, 0}}), Strategy::fused, knobs);
+  EXPECT_FALSE(check(plan).has_value()) << check(plan)->message;
+  // What rank 0 has looked up comes by way of a workspace, which needs no entry.
+  auto &own = plan.ranks[0].queues[0].tasks, &other = plan.ranks[1].queues[0].tasks;
+  plan.buffers.push_back({"arrived", BufferRole::workspace, Layout::row_major, Type::fp32, 4, 8, 2});
+  Store& sent = std::get<Block>(own.at(1).work).stores.at(0);
+  ASSERT_EQ(sent.to, (Region{1, 0, 0, 0, 4, 8}));
+  sent.to.buffer = 1;
+  own.at(1).waits.clear();
+  other.at(1).work = Transfer{sent.to, {1, 0, 0, 0, 4, 8}};
+  test::expect_fault(
+      plan, Fault::reuse,
+      "rank 1 queue 0 task 1 (transfer): may still read rows 0+4 cols 0+8 of arrived on rank 1 of epoch e "
+      "when rank 0 queue 0 task 1 (bags) writes it in epoch e+2");
+  // It is enough that it hears of rank 1's entry before it leaves.
+  own.push_back({Transfer{}, {{0}}, {}});
+  EXPECT_FALSE(check(plan).has_value()) << check(plan)->message;
+  plan.buffers.back().copies = 1;
+  test::expect_fault(plan, Fault::reuse, "writes it in epoch e+1");
+}
+
 TEST(Embedding, TheCheckerRefutesMutantsThatDoHarm) {
   test::expect_harmful_refuted(
       150, 4,

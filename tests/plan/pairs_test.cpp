@@ -245,6 +245,15 @@ TEST(Pairs, CheckerNamesMatesThatAreNone) {
     expect_malformed(plan, "rank 0 queue 0 task 1 (tile): mate " + std::to_string(mate) +
                                ": its pair's first task must be from 1 to 95 tasks before it in its queue");
   }
+  // So many tasks between them that it is just near enough, and one more.
+  plan = reduce_scatter();
+  clear_pairs(plan);
+  compute(plan).insert(compute(plan).begin() + 1, 94, Task{Transfer{}, {}, {}});
+  compute(plan)[95].mate = 95;
+  EXPECT_FALSE(check_format(plan).has_value()) << check_format(plan)->message;
+  compute(plan).insert(compute(plan).begin() + 1, Task{Transfer{}, {}, {}});
+  compute(plan)[96].mate = 96;
+  expect_malformed(plan, "task 96 (tile): mate 96: its pair's first task must be from 1 to 95 tasks before it");
   plan = reduce_scatter();
   compute(plan)[2].mate = 1;
   expect_malformed(plan, "rank 0 queue 0 task 2 (tile): mate 1: task 1 is in another pair");
@@ -358,6 +367,15 @@ TEST(Pairs, CheckerNamesMatesWhoseLoadsHangOnTiles) {
   compute(plan)[3].mate = 1;
   expect_fault(plan, Fault::deadlock,
                "task 3 (tile): loads beside its pair's first tile, task 2, but waits before that");
+  // A collective ends once all ranks have come to it, though it waits for nothing here.
+  plan = make_plan({Operator::all_gather_gemm, 32, 8, 8, 2, Type::bf16}, Strategy::signaled, small_tiles());
+  EXPECT_EQ(mates_of(compute(plan)), (std::vector<int>{0, 1, 0, 0}));
+  EXPECT_FALSE(check(plan).has_value());
+  clear_pairs(plan);
+  compute(plan)[2].mate = 1;
+  expect_fault(plan, Fault::deadlock,
+               "rank 0 queue 0 task 2 (tile): loads beside its pair's first tile, task 1, but waits before that for "
+               "signal 0, to which rank 0 queue 1 task 0 (collective) posts behind a wait, a tile or a collective");
 }
 
 // -------------------------------------------------------------------------------------------- what is proved, holds

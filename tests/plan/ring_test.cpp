@@ -261,5 +261,28 @@ TEST(Ring, AnExchangeOrdersTwoRanksOnly) {
   EXPECT_FALSE(check(with_pull(3, 2, 2, 0, 2)).has_value());
 }
 
+// Rank 0 reads, behind its first exchange, what rank `from` has put there before its own first exchange.
+Plan with_push(int from) {
+  Plan plan = ring(3);
+  const int pushed = static_cast<int>(plan.buffers.size());
+  for (const char* name : {"pushed", "seen"})
+    plan.buffers.push_back({name, BufferRole::workspace, Layout::row_major, Type::bf16, 5, 8, 2});
+  RankPlan& sender = plan.ranks[static_cast<std::size_t>(from)];
+  const int sent = sender.signals++;
+  const Transfer push{{from, plan::buffer_a, 0, 0, 5, 8}, {0, pushed, 0, 0, 5, 8}};
+  sender.queues.push_back({Engine::copy, 0, {{push, {}, {{from, sent}}}}});
+  exchanges(plan, from)[0].waits.push_back({sent});
+  const Transfer look{push.to, {0, pushed + 1, 0, 0, 5, 8}};
+  plan.ranks[0].queues.push_back({Engine::copy, 0, {{look, {{exchanges(plan, 0)[0].posts[0].signal}}, {}}}});
+  return plan;
+}
+
+TEST(Ring, AnExchangeBringsWhatItsSourceHasDone) {
+  Plan plan = with_push(2);
+  ASSERT_EQ(exchange(plan, 0, 0).receive_from, 2);
+  EXPECT_FALSE(check(plan).has_value()) << check(plan)->message;
+  expect_fault(with_push(1), Fault::race, "may read rows 0+5 cols 0+8 of pushed on rank 0 before rank 1");
+}
+
 }  // namespace
 }  // namespace imbrex

@@ -245,8 +245,20 @@ def apart() -> None:
             call, args = "fused_all_gather_matmul", (a, [b], 0, name)
             expect_same(getattr(torch.ops.symm_mem, call)(*args), torchs(call, *args), "apart")
         assert it.stats().copies == before and it.stats().fallbacks == fallbacks
-        torch.ops.symm_mem.fused_all_gather_matmul(x.T, [w[:8]], 0, name)
-        assert sum(it.stats().copies.values()) == sum(before.values()) + 1
+        # By columns; one row again and again; planes with more between them than their rows have; planes that overlap.
+        planes = integers((2, 6, 16), 40 + rank, torch.float32)
+        for a, b in (
+            (x.T, w[:8]),
+            (x[:1].expand(8, 16), w),
+            (planes[:, :4], w),
+            (planes[:, :4, :8], w[:8]),
+            (planes[0].as_strided((2, 4, 16), (16, 16, 1)), w),
+        ):
+            copies = sum(it.stats().copies.values())
+            call, args = "fused_all_gather_matmul", (a, [b], 0, name)
+            expect_same(getattr(torch.ops.symm_mem, call)(*args), torchs(call, *args), f"strides {a.stride()}")
+            assert sum(it.stats().copies.values()) == copies + 1, a.stride()
+        assert it.stats().fallbacks == fallbacks
 
 
 def test_rows_that_lie_apart(ranks):

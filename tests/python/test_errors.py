@@ -87,6 +87,37 @@ BAD = {
         lambda g: it.matmul_all_reduce(_z(4, 8).requires_grad_(), _z(8, 4), g, out=_z(4, 4)),
         "out: what is written into it has no gradient",
     ),
+    "codec with a NUL": (lambda g: it.matmul_all_reduce(_z(4, 8), _z(8, 4), g, codec="int8\0x"), "int8' with a NUL"),
+    "codec with a NUL of a sum": (lambda g: it.all_reduce(_z(8), g, codec="int8\0x"), "int8' with a NUL"),
+    "codec a number": (lambda g: it.matmul_all_reduce(_z(4, 8), _z(8, 4), g, codec=8), "argument 'codec'"),
+    "codec of a sum a number": (lambda g: it.all_reduce(_z(8), g, codec=8), "argument 'codec'"),
+    "tolerance a text": (lambda g: it.all_reduce(_z(8), g, codec="int8", tolerance="x"), "argument 'tolerance'"),
+    "eps a text": (lambda g: it.all_reduce_rms_norm(_z(4, 8), None, _z(8), "x", g), "argument 'eps'"),
+    "sparse": (lambda g: it.matmul_all_reduce(_z(4, 8).to_sparse(), _z(8, 4), g), "a has layout torch.sparse_coo"),
+    "sparse, of a sum": (lambda g: it.all_reduce(_z(4, 8).to_sparse(), g), "x has layout torch.sparse_coo"),
+    "x no tensor": (lambda g: it.all_reduce(3, g), "x is of type int"),
+    "weight no tensor": (lambda g: it.all_reduce_rms_norm(_z(4, 8), None, [1], 1e-6, g), "weight is of type int"),
+    "scale no tensor": (
+        lambda g: it.matmul_all_reduce(_z(4, 8, dtype=F8), _z(4, 8, dtype=F8).t(), g, scale_a=1, scale_b=_z(1)),
+        "scale_a is of type int",
+    ),
+    "dimension a text": (lambda g: it.all_gather_matmul(_z(4, 8), _z(8, 4), g, gather_dim="x"), "gather_dim = 'x'"),
+    "dimension a fraction": (
+        lambda g: it.matmul_reduce_scatter(_z(4, 8), _z(8, 4), g, scatter_dim=1.5),
+        "scatter_dim = 1.5",
+    ),
+    "rows that lie unevenly": (
+        lambda g: it.matmul_all_reduce(_z(2, 8, 8)[:, 1:5], _z(8, 4), g),
+        "a is 2 x 4 x 8 with strides of 64, 8, 1 elements: with dimension 0 in front, its rows must lie evenly",
+    ),
+    "every second element of three dimensions": (
+        lambda g: it.matmul_all_reduce(_z(2, 4, 16)[:, :, ::2], _z(8, 4), g),
+        "a is 2 x 4 x 8 with strides of 64, 16, 2 elements: its last one must be 1",
+    ),
+    "a batch along the sequence": (
+        lambda g: it.all_gather_matmul(_z(2, 8, 8), _z(8, 4), g, gather_dim=1),
+        "a is 2 x 8 x 8 with strides of .*: with dimension 1 in front",
+    ),
     "meta": (lambda g: it.matmul_all_reduce(_z(4, 8).to("meta"), _z(8, 4), g), "one device|on the CPU or"),
 }
 
@@ -108,6 +139,33 @@ def test_bad_input(ranks, name):
 
     for text in ranks.run(is_refused, name=name):
         assert re.search(BAD[name][1], text), text
+
+
+def one_element() -> list[float]:
+    """Sums of a tensor without a dimension, as a loss is."""
+    x = torch.ones(())
+    out = torch.empty_like(x)
+    it.all_reduce(x, out=out)
+    assert out.shape == ()
+    return [it.all_reduce(x).item(), out.item()]
+
+
+def test_one_element_is_summed(ranks):
+    for said in ranks.run(one_element):
+        assert said == [4.0, 4.0]
+
+
+def compiled_says_the_same() -> None:
+    """A compiled graph raises what torch makes of a refusal, and the next call is right."""
+    group = group_of(0, 1, 2, 3)
+    coded = torch.compile(lambda x: it.all_reduce(x, group, codec="int99") * 1, backend="eager", fullgraph=True)
+    with pytest.raises(RuntimeError, match="codec 'int99'"):
+        coded(torch.ones(4))
+    assert it.all_reduce(torch.ones(4), group)[0].item() == 4
+
+
+def test_compiled_graphs_refuse(ranks):
+    ranks.run(compiled_says_the_same)
 
 
 def raw_says_the_same() -> None:

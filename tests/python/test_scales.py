@@ -114,6 +114,30 @@ def test_lists_and_codecs(ranks):
     ranks.run(lists)
 
 
+def scales_of_their_own(rowwise: bool) -> None:
+    """Each b of a list has its own scale and its own bias, here and in the drop-in's operator."""
+    group, rank = group_of(0, 1, 2, 3), dist.get_rank()
+    a, b, scale_a, scale_b = operands(rank, rowwise)
+    scales = [scale_b, 4 * scale_b, scale_b / 2]
+    none = [torch.zeros(COLUMNS, dtype=torch.float64)] * RANKS
+    want = [factor * wanted("all_gather_matmul", rank, rowwise, none) for factor in (1, 4, 0.5)]
+    biases = [None, torch.full((COLUMNS,), 8, dtype=torch.bfloat16), None]
+    want[1] += 8
+    got = it.all_gather_matmul(a, [b] * 3, group, bias=biases, scale_a=scale_a, scale_b=scales)
+    for i in range(3):
+        assert torch.equal(got[i], want[i].bfloat16()), f"product {i}: {(got[i] - want[i]).abs().max()} off"
+    with it.drop_in():
+        args = (a, [b] * 3, scale_a, scales, 0, group.group_name, biases, [None] * 3, [torch.bfloat16] * 3, [False] * 3)
+        got = torch.ops.symm_mem.fused_all_gather_scaled_matmul(*args)[1]
+    for i in range(3):
+        assert torch.equal(got[i], want[i].bfloat16()), f"the drop-in's product {i}"
+
+
+@pytest.mark.parametrize("rowwise", (False, True))
+def test_a_list_of_scales(ranks, rowwise):
+    ranks.run(scales_of_their_own, rowwise=rowwise)
+
+
 def modules() -> None:
     """A linear layer's bias beside the drop-in's operators, with gradients on."""
     group, rank = group_of(0, 1, 2, 3), dist.get_rank()

@@ -135,40 +135,88 @@ TEST(Calls, OfNoObjectFailTheWorld) {
   EXPECT_EQ(run_threads(2, {.heap_bytes = 4096, .wait_limit = limit}, body), 0);
 }
 
+// One word holds the last 32 calls, and a list the last 1024: both edges.
+constexpr int at_edges[] = {0, 1, 30, 31, 32, 33, 34, 100, 1022, 1023, 1024, 1025, 1026};
+
 // Calls on GPUs are queued: a rank may be far ahead of one that refuses.
 TEST(Calls, ThatWereTakenLongAgoAreRemembered) {
-  const int code = run_threads(2, {.heap_bytes = 4096, .wait_limit = limit}, [](World& world) {
-    if (world.rank() == 0)
-      for (int i = 0; i < 100; ++i) calls_of(world).take();
-    world.barrier();
-    if (world.rank() == 1) calls_of(world).refuse("operand a is null");
-    world.throw_if_failed();  // throws on rank 1 at least
-    await_failure(world);
-    world.throw_if_failed();
-    return 0;
-  });
-  EXPECT_EQ(code, 3);
+  for (const int later : at_edges) {
+    const int code = run_threads(2, {.heap_bytes = 4096, .wait_limit = limit}, [&](World& world) {
+      if (world.rank() == 0)
+        for (int i = 0; i < 1 + later; ++i) calls_of(world).take();
+      world.barrier();
+      if (world.rank() == 1) calls_of(world).refuse("operand a is null");
+      EXPECT_EQ(await_failure(world), "rank 1 refused a call that rank 0 takes: operand a is null");
+      world.throw_if_failed();
+      return 0;
+    });
+    EXPECT_EQ(code, 3) << later << " calls later";
+  }
 }
 
 // The last refusal is remembered however many calls a rank has taken since.
 TEST(Calls, ThatWereRefusedLongAgoAreRemembered) {
-  const int code = run_threads(2, {.heap_bytes = 4096, .wait_limit = limit}, [](World& world) {
-    Calls& calls = calls_of(world);
-    calls.take();
-    if (world.rank() == 0) {
-      calls.refuse("operand a is null");
-      for (int i = 0; i < 100; ++i) calls.take();
+  for (const int later : at_edges)
+    for (const int before : {0, 1}) {  // call 1, or call 2
+      const int code = run_threads(2, {.heap_bytes = 4096, .wait_limit = limit}, [&](World& world) {
+        Calls& calls = calls_of(world);
+        for (int i = 0; i < before; ++i) calls.take();
+        for (const int turn : {0, 1}) {
+          if (world.rank() == turn) {
+            calls.refuse("operand a is null");
+            for (int i = 0; i < later; ++i) calls.take();
+          }
+          world.barrier();
+        }
+        EXPECT_EQ(failure_of(world), "");
+        return 0;
+      });
+      EXPECT_EQ(code, 0) << later << " calls later";
     }
-    world.barrier();
-    if (world.rank() == 1) {
-      calls.refuse("operand a is null");
-      for (int i = 0; i < 100; ++i) calls.take();
+}
+
+// A rank that has not looked for refusals since is told of one as long as the list reaches.
+TEST(Calls, ThatPeersRefusedAreToldOfLater) {
+  for (const int later : at_edges)
+    for (const int before : {0, 1}) {
+      const int code = run_threads(2, {.heap_bytes = 4096, .wait_limit = limit}, [&](World& world) {
+        Meeting meeting(world);
+        for (int i = 0; i < before; ++i) meeting.call(1);
+        if (world.rank() == 0) meeting.calls.take({meeting.member.number(), 1, 0, false});
+        world.barrier();
+        if (world.rank() == 0) {
+          world.barrier();  // the call, which the other rank stands in for
+        } else {
+          EXPECT_EQ(refusal_of([&] { meeting.call(1, "operand b is fp16"); }), "operand b is fp16");
+        }
+        for (int i = 0; i < later; ++i) meeting.calls.take();
+        world.barrier();
+        const std::string when =
+            later == 0 ? "this call" : "the call that was made " + std::to_string(later) + " calls before this one";
+        const std::string told = refusal_of([&] { meeting.calls.expect_none_refused(); });
+        EXPECT_EQ(told.substr(0, told.find(", whose")).substr(0, told.find(": operand")),
+                  world.rank() == 0 && later <= 1024 ? "rank 1 refused " + when : "")
+            << told;
+        EXPECT_EQ(refusal_of([&] { meeting.calls.expect_none_refused(); }), "");
+        return testing::Test::HasFailure() ? 1 : 0;
+      });
+      EXPECT_EQ(code, 0) << later << " calls later";
     }
-    world.barrier();
-    EXPECT_EQ(failure_of(world), "");
-    return 0;
-  });
-  EXPECT_EQ(code, 0);
+}
+
+// Nor is it told of calls that no rank refused, however long it has not looked.
+TEST(Calls, ThatAllTookAreNotToldOf) {
+  for (const int before : at_edges) {
+    const int code = run_threads(2, {.heap_bytes = 4096, .wait_limit = limit}, [&](World& world) {
+      Calls& calls = calls_of(world);
+      for (int i = 0; i < before; ++i) calls.take();
+      calls.refuse("all refuse this one");
+      world.barrier();
+      EXPECT_EQ(refusal_of([&] { calls.expect_none_refused(); }), "");
+      return testing::Test::HasFailure() ? 1 : 0;
+    });
+    EXPECT_EQ(code, 0) << before << " calls before";
+  }
 }
 
 // Both sides write, then look: one of them sees the other, whatever the timing.
@@ -201,6 +249,33 @@ TEST(Calls, ARankThatRefusesManyWaitsForTheOthers) {
     return testing::Test::HasFailure() ? 1 : 0;
   });
   EXPECT_EQ(code, 0);
+}
+
+// The place of a decision is used again once every rank is past the call that it was about.
+TEST(Calls, ARankThatRefusesIsAheadByWhatIsRememberedAndNoMore) {
+  for (const int made : {0, 1}) {
+    const int code = run_threads(2, {.heap_bytes = 4096, .wait_limit = 1}, [&](World& world) {
+      Calls& calls = calls_of(world);
+      if (world.rank() == 1)
+        for (int i = 0; i < made; ++i) calls.refuse("no");
+      world.barrier();
+      if (world.rank() == 0) {
+        for (int i = 0; i < 64; ++i) calls.refuse("no");
+        EXPECT_EQ(failure_of(world), "");
+        std::string text;
+        try {
+          calls.refuse("no");
+        } catch (const Error& error) {
+          text = error.what();
+        }
+        EXPECT_NE(text.find("waited 1 s for a call that was refused for rank 1, the wait limit"), std::string::npos)
+            << text;
+      }
+      await_failure(world);
+      return 0;
+    });
+    EXPECT_EQ(code, 0) << made << " calls of rank 1";
+  }
 }
 
 // A reason longer than its place is cut.

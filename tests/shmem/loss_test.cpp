@@ -3,6 +3,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <csignal>
 #include <thread>
@@ -74,6 +75,39 @@ TEST(ShmemLoss, APeThatIsKilledEndsTheOthers) {
 }
 
 TEST(ShmemLoss, APeThatFailsEndsTheOthers) { expect_told(How::throws, 60, 20); }
+
+constexpr int ways_to_signal = 5;
+
+// PE 0 puts with each kind of signal, once while all is well and once after a wait of some PE has given up.
+IMBREX_KERNEL signal_in_each_way(Handle handle, std::uint64_t* box, Signal* signals) {
+  if (handle.pe() != 0) return;
+  Context context(handle);
+  const std::uint64_t value = 1;
+  for (const bool gave_up : {false, true}) {
+    if (gave_up) device::end_all_waits(handle.group);
+    context.put_signal(box, &value, 1, signals++, 1, SignalOperation::set, 1);
+    context.put_signal(box, &value, 1, signals++, 1, SignalOperation::add, 1);
+    context.put_signal_nbi(box, &value, 1, signals++, 1, SignalOperation::set, 1);
+    context.put_signal_nbi(box, &value, 1, signals++, 1, SignalOperation::add, 1);
+    context.p_signal(box, 1, signals++, 1, SignalOperation::set, 1);
+  }
+}
+
+TEST(ShmemLoss, NothingIsSignalledOnceAWaitGaveUp) {
+  const int code = run_threads(2, {.heap_bytes = std::size_t{8} << 20, .wait_limit = 20}, [](World& world) {
+    Heap heap(world, {.device = Device::cpu, .bytes = std::size_t{1} << 20});
+    auto* box = static_cast<std::uint64_t*>(heap.allocate(sizeof(std::uint64_t)));
+    auto* signals = static_cast<Signal*>(heap.allocate(2 * ways_to_signal * sizeof(Signal)));
+    std::fill_n(signals, 2 * ways_to_signal, Signal{0});
+    world.barrier();
+    launch(heap, {}, signal_in_each_way, heap.handle(), box, signals);
+    world.barrier();
+    for (int i = 0; i < 2 * ways_to_signal; ++i)
+      EXPECT_EQ(signals[i], world.rank() == 1 && i < ways_to_signal ? 1u : 0u) << "signal " << i;
+    return 0;
+  });
+  EXPECT_EQ(code, 0);
+}
 
 TEST(ShmemLoss, APeThatStaysAwayEndsTheOthers) { expect_told(How::stays_away, 1, 10); }
 

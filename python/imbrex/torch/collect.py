@@ -1,4 +1,8 @@
-"""Products of one gathered A; and torch's own collectives, for what the library does not do, and in backward passes."""
+"""
+Products of one gathered A; and torch's own collectives, for what the library does not do, and in backward passes.
+
+Traced by torch.compile, whose newest versions do not trace a generator in a backward pass: hence the lists.
+"""
 
 # mypy: disable-error-code="no-any-return"
 from __future__ import annotations
@@ -43,14 +47,14 @@ def _lies_by_columns(b: Tensor) -> bool:
 
 def _suits_the_library(a: Tensor, bs: list[Tensor], biases: list[Tensor | None]) -> bool:
     """Whether the library does it in one plan; by shapes, layouts and dtypes, so that all ranks decide alike."""
-    if not 1 <= len(bs) <= _MOST_PRODUCTS or a.dtype not in _DTYPES or 0 in (*a.shape, *(b.shape[1] for b in bs)):
+    if not 1 <= len(bs) <= _MOST_PRODUCTS or a.dtype not in _DTYPES or 0 in [*a.shape, *[b.shape[1] for b in bs]]:
         return False
-    if any(bias is None for bias in biases) != all(bias is None for bias in biases):
+    if len({bias is None for bias in biases}) > 1:
         return False
-    if any(_lies_by_columns(b) != _lies_by_columns(bs[0]) or 1 not in b.stride() for b in bs):
+    if not all([_lies_by_columns(b) == _lies_by_columns(bs[0]) and 1 in b.stride() for b in bs]):
         return False
-    rows = [a.shape[-1], *(b.shape[1] for b in bs)]
-    return not a.is_cuda or all(row * a.element_size() % _BYTES == 0 for row in rows)
+    rows = [a.shape[-1], *[b.shape[1] for b in bs]]
+    return not a.is_cuda or all([row * a.element_size() % _BYTES == 0 for row in rows])
 
 
 def gather_products(

@@ -168,9 +168,15 @@ class ShardedEmbeddingBag(nn.Module):
         return [f"table{shard.table}_{shard.begin}_{shard.end}" for shard in self._op.own]
 
     def reset_parameters(self) -> None:
-        """Draws rows as nn.EmbeddingBag does, each rank its own; Adagrad's states become zeros."""
+        """
+        Draws rows as nn.EmbeddingBag does, each rank its own; Adagrad's states become zeros.
+
+        Ranks seeded alike draw unlike rows, and their generators stay alike.
+        """
+        seed = int(torch.randint(2**62, (), device="cpu").item())
+        generator = torch.Generator(self.device).manual_seed(seed + self._world.rank)
         for name in self._names():
-            nn.init.normal_(self.get_parameter(name))
+            nn.init.normal_(self.get_parameter(name), generator=generator)
             if self._op.optimizer == "row_wise_adagrad":
                 nn.init.zeros_(self.get_buffer(f"{name}_state"))
 

@@ -44,9 +44,29 @@ def call(name: str, *arguments: Any) -> None:
         raise error_of(status, library.imbrex_torch_last_message().decode(errors="replace"))
 
 
-def raise_for(error: Exception, name: str) -> NoReturn:
+# What Python and torch raise of arguments that a call does not take.
+_OF_ARGUMENTS = (TypeError, AttributeError, IndexError, ValueError, OverflowError, NotImplementedError)
+
+
+def _understood(error: Exception, tensors: dict[str, Any]) -> Exception:
+    """InvalidInput, with the argument's name where one is seen to be no plain tensor, or the error as it is."""
+    of_schema = type(error) is RuntimeError and "Expected a value of type" in str(error)
+    if isinstance(error, Error) or not (of_schema or isinstance(error, _OF_ARGUMENTS)):
+        return error
+    for name, given in tensors.items():
+        for one in given if isinstance(given, (list, tuple)) else (given,):
+            if one is not None and not isinstance(one, torch.Tensor):
+                return InvalidInput(f"{name} is of type {type(one).__name__}: it must be a torch.Tensor")
+            if one is not None and one.layout is not torch.strided:
+                return InvalidInput(f"{name} has layout {one.layout}: it must be {torch.strided}")
+    return InvalidInput((str(error) or type(error).__name__).splitlines()[0])
+
+
+def raise_for(error: Exception, name: str, **tensors: Any) -> NoReturn:
     """
     Raises what a call of the group of that name failed with: Imbrex' error where torch made a RuntimeError of it.
+
+    `tensors` are those of the call's arguments that are tensors or lists of them, by their names.
 
     What fails here before the library's call is this rank's refusal, which the other ranks hear, too. The library tells
     them of its own.
@@ -57,6 +77,11 @@ def raise_for(error: Exception, name: str) -> NoReturn:
             told = error_of(library.imbrex_torch_last_code(), message)
             told.was_told = True  # type: ignore[attr-defined]
             raise told from None
+    if not torch.compiler.is_compiling():
+        understood = _understood(error, tensors)
+        if understood is not error:
+            understood.__cause__ = error
+            error = understood
     is_refusal = isinstance(error, InvalidInput) or not isinstance(error, Error)
     if is_refusal and not getattr(error, "was_told", False) and not torch.compiler.is_compiling():
         reason = str(error) or type(error).__name__

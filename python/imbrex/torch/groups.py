@@ -43,6 +43,9 @@ def name_of(group: Group) -> str:
         return name_of(c10d._get_default_group())
     if isinstance(group, str):
         return group
+    outside: Any = dist.GroupMember.NON_GROUP_MEMBER
+    if group is outside:
+        raise InvalidInput("this process is no member of the group that was given: its ranks alone call")
     if isinstance(group, DeviceMesh):
         if group.ndim != 1:
             raise InvalidInput(f"group is a DeviceMesh of {group.ndim} dimensions: it must have one, as mesh['tp'] has")
@@ -71,6 +74,10 @@ def size_of(name: str) -> int:
     """How many ranks the group of that name has."""
     world = _worlds.get(name)
     return world.size if world is not None else int(process_group(name).size())
+
+
+# Graphs are traced with the number, also before the group's first call: what finds a group cannot be traced.
+torch.compiler.assume_constant_result(size_of)  # type: ignore[no-untyped-call,unused-ignore]
 
 
 def _store_of(group: Any) -> Any:

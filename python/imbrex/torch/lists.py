@@ -38,7 +38,7 @@ def list_of_products(
         if len(one) != count:
             raise InvalidInput(f"{key} has {len(one)} elements, b {count}: it must have as many")
     expect_out_dtype(a.dtype, out_dtype)
-    is_recorded = any(needs_gradient(a, b, bias) for b, bias in zip(bs, lists["bias"], strict=True))
+    is_recorded = any([needs_gradient(a, b, bias) for b, bias in zip(bs, lists["bias"], strict=True)])
     if is_recorded:
         refuse_out(out)
     for target, b in zip(lists["out"], bs, strict=True):
@@ -48,7 +48,7 @@ def list_of_products(
             shape[dim] *= size_of(name)
             if list(target.shape) != shape:
                 raise InvalidInput(f"out is {tuple(target.shape)}: it must be {tuple(shape)}")
-    if scale_a is not None or a.dtype == torch.float8_e4m3fn or any(one is not None for one in lists["scale_b"]):
+    if scale_a is not None or a.dtype == torch.float8_e4m3fn or any([one is not None for one in lists["scale_b"]]):
         # Products of 8-bit floats with scales are the library's own: one operator each.
         for b in bs:
             expect_no_gradient_of_8_bits(a, b, scale_a, lists["scale_b"])

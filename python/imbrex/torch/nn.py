@@ -46,9 +46,17 @@ class _Parallel(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draws the weight as nn.Linear of the whole size would, each rank its own part."""
+        """
+        Draws the weight from nn.Linear's distribution of the whole size, each rank another part.
+
+        Ranks seeded alike draw unlike parts, and their generators stay alike: each draws every rank's part.
+        """
         bound = 1 / math.sqrt(self._fan_in)
-        nn.init.uniform_(self.weight, -bound, bound)
+        group = process_group(self.group_name)
+        for _ in range(group.rank() + 1):
+            nn.init.uniform_(self.weight, -bound, bound)
+        for _ in range(group.rank() + 1, group.size()):
+            nn.init.uniform_(torch.empty_like(self.weight), -bound, bound)
         if self.bias is not None:
             nn.init.zeros_(self.bias)
 

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal, overload
+from typing import Any, Literal, SupportsIndex, overload
 
 import torch
 from torch import Tensor
@@ -12,6 +12,8 @@ from torch.autograd import forward_ad
 
 from .._errors import InvalidInput
 from . import autograd, extension, tangents
+from .autocast import cast
+from .autocast import is_on as autocast_is_on
 from .groups import Group, name_of, size_of
 from .lists import list_of_products
 from .recording import (
@@ -61,17 +63,6 @@ for _name in ("all_gather_matmul", "matmul_reduce_scatter", "matmul_all_reduce",
         _unrecorded.impl(_name + _suffix, torch.library.fallthrough_kernel, "Autograd")
 
 
-def _named(error: Exception, a: Any, b: Any, bias: Any, out: Any) -> Exception:
-    """InvalidInput where a call failed because one of them is no tensor, else the error."""
-    if not isinstance(error, AttributeError):
-        return error
-    for name, given in (("a", a), ("b", b), ("bias", bias), ("out", out)):
-        for one in given if isinstance(given, (list, tuple)) and name != "a" else (given,):
-            if one is not None and not isinstance(one, Tensor):
-                return InvalidInput(f"{name} is of type {type(one).__name__}: it must be a torch.Tensor")
-    return error
-
-
 def _have_tangents(a: Any, b: Any, bias: Any, scale_a: Any, scale_b: Any) -> bool:
     several = [one for given in (b, bias, scale_b) if isinstance(given, (list, tuple)) for one in given]
     return has_tangent(a, b, bias, scale_a, scale_b, *several)
@@ -84,8 +75,8 @@ def _expect_recorded(a: Tensor, b: Tensor, scale_a: Tensor | None, scale_b: Tens
 
 
 def _dimension(dim: int, a: Tensor, name: str) -> int:
-    if not -a.dim() <= dim < a.dim() - 1 or dim == -1:
-        raise InvalidInput(f"{name} = {dim} with a of {tuple(a.shape)}: it must be a dimension of a before its last")
+    if not isinstance(dim, SupportsIndex) or not -a.dim() <= dim < a.dim() - 1 or dim == -1:
+        raise InvalidInput(f"{name} = {dim!r} with a of {tuple(a.shape)}: it must be a dimension of a before its last")
     return dim % a.dim()
 
 
@@ -192,6 +183,8 @@ def all_gather_matmul(
     """
     name = group if type(group) is str else name_of(group)
     try:
+        if autocast_is_on() and out is None:  # as torch.mm, whose out= is not cast
+            a, b, bias = cast(a, b, bias)
         if gather_dim:
             gather_dim = _dimension(gather_dim, a, "gather_dim")
         if forward_ad._current_level >= 0 and _have_tangents(a, b, bias, scale_a, scale_b):
@@ -235,7 +228,7 @@ def all_gather_matmul(
         written(out)
         return out
     except Exception as error:
-        extension.raise_for(_named(error, a, b, bias, out), name)
+        extension.raise_for(error, name, a=a, b=b, bias=bias, scale_a=scale_a, scale_b=scale_b, out=out)
 
 
 def matmul_reduce_scatter(
@@ -281,6 +274,8 @@ def matmul_reduce_scatter(
     """
     name = group if type(group) is str else name_of(group)
     try:
+        if autocast_is_on() and out is None:  # as torch.mm, whose out= is not cast
+            a, b, bias = cast(a, b, bias)
         if scatter_dim:
             scatter_dim = _dimension(scatter_dim, a, "scatter_dim")
         if forward_ad._current_level >= 0 and _have_tangents(a, b, bias, scale_a, scale_b):
@@ -321,7 +316,7 @@ def matmul_reduce_scatter(
         written(out)
         return out
     except Exception as error:
-        extension.raise_for(_named(error, a, b, bias, out), name)
+        extension.raise_for(error, name, a=a, b=b, bias=bias, scale_a=scale_a, scale_b=scale_b, out=out)
 
 
 def _expect_for_tolerance(
@@ -383,6 +378,8 @@ def matmul_all_reduce(
     """
     name = group if type(group) is str else name_of(group)
     try:
+        if autocast_is_on() and out is None:  # as torch.mm, whose out= is not cast
+            a, b, bias = cast(a, b, bias)
         if forward_ad._current_level >= 0 and _have_tangents(a, b, bias, scale_a, scale_b):
             refuse_out(out)
             options = {"codec": codec, "tolerance": tolerance, "out_dtype": out_dtype}
@@ -417,7 +414,7 @@ def matmul_all_reduce(
         written(out)
         return out
     except Exception as error:
-        extension.raise_for(_named(error, a, b, bias, out), name)
+        extension.raise_for(error, name, a=a, b=b, bias=bias, scale_a=scale_a, scale_b=scale_b, out=out)
 
 
 def matmul_all_to_all(
@@ -456,6 +453,8 @@ def matmul_all_to_all(
     """
     name = group if type(group) is str else name_of(group)
     try:
+        if autocast_is_on() and out is None:  # as torch.mm, whose out= is not cast
+            a, b, bias = cast(a, b, bias)
         if forward_ad._current_level >= 0 and _have_tangents(a, b, bias, scale_a, scale_b):
             refuse_out(out)
             options = {"out_dtype": out_dtype}
@@ -479,4 +478,4 @@ def matmul_all_to_all(
         written(out)
         return out
     except Exception as error:
-        extension.raise_for(_named(error, a, b, bias, out), name)
+        extension.raise_for(error, name, a=a, b=b, bias=bias, scale_a=scale_a, scale_b=scale_b, out=out)

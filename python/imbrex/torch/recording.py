@@ -57,7 +57,7 @@ def expect_no_gradient_of_8_bits(
                     f"{name} requires a gradient and is of torch.float8_e4m3fn: products of 8-bit floats have a "
                     "gradient of the bias alone; detach it, or call under torch.no_grad()"
                 )
-    for name, scale in (("scale_a", scale_a), *(("scale_b", one) for one in scales_b)):
+    for name, scale in (("scale_a", scale_a), *[("scale_b", one) for one in scales_b]):
         if scale is not None and scale.requires_grad:
             raise InvalidInput(
                 f"{name} requires a gradient: there is none of scales; detach it, or call under torch.no_grad()"

@@ -91,7 +91,7 @@ def all_reduce(
             result = out
         return (result, told(name)) if report else result
     except Exception as error:
-        extension.raise_for(error, name)
+        extension.raise_for(error, name, x=x, out=out)
 
 
 def told(name: str) -> Report:
@@ -151,4 +151,4 @@ def all_reduce_rms_norm(
         written(out, residual_out)
         return out, residual_out
     except Exception as error:
-        extension.raise_for(error, name)
+        extension.raise_for(error, name, x=x, residual=residual, weight=weight, out=out, residual_out=residual_out)

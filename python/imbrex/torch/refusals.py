@@ -62,7 +62,7 @@ def lies_in_rows(x: Tensor) -> bool:
         if own < length or (between is not None and own != between):
             return False
         between = own * extent
-    return not x.is_cuda or all(own * x.element_size() % _BYTES == 0 for own in steps)
+    return not x.is_cuda or all([own * x.element_size() % _BYTES == 0 for own in steps])
 
 
 def lying(a: Tensor, dim: int, operator: str) -> Tensor:

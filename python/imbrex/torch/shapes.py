@@ -71,7 +71,7 @@ def expect_product(
 
 def empty_with_first(like: Tensor, shape: list[int], first: int, dtype: torch.dtype) -> Tensor:
     """A tensor whose dimension `first` comes before the others in memory, without gaps."""
-    order = [first, *(i for i in range(len(shape)) if i != first)]
+    order = [first, *[i for i in range(len(shape)) if i != first]]
     return like.new_empty([shape[i] for i in order], dtype=dtype).movedim(0, first)
 
 

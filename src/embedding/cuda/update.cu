@@ -15,7 +15,8 @@ constexpr auto tile = static_cast<std::uint32_t>(tile_indices);
 
 // Eight lanes a bag.
 __global__ void __launch_bounds__(threads) make_keys(const __grid_constant__ UpdateArgs a) {
-  const std::uint32_t bag = (blockIdx.x * threads + threadIdx.x) / key_lanes, lane = threadIdx.x % key_lanes;
+  const std::uint32_t bag = blockIdx.x * (threads / key_lanes) + threadIdx.x / key_lanes,
+                      lane = threadIdx.x % key_lanes;
   if (bag >= a.bag_count) return;
   const std::uint32_t team = 0xffu << (threadIdx.x % 32 - lane);
   const UpdateTable& table = a.tables[bag / a.batch];

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include "base/check.hpp"
+#include "execute/peer_access.hpp"
 #include "execute/simulate/engine.hpp"
 #include "plan/task_stream.hpp"
 #include "problem/descriptor.hpp"
@@ -62,7 +63,10 @@ class Simulator final : public Executor {
                    "max_skew is {}; it must be 0 to 1e6 seconds", options.max_skew);
   }
   std::unique_ptr<Execution> prepare_tasks(const TaskMaker& make) override {
-    return std::make_unique<SimulatedExecution>(make()->whole(), machine_, options_);
+    std::shared_ptr<const Plan> plan = make()->whole();
+    const std::string refusal = execute::refusal_without_peer_access(*plan, machine_);
+    IMBREX_EXPECTS(refusal.empty(), "{}", refusal);
+    return std::make_unique<SimulatedExecution>(std::move(plan), machine_, options_);
   }
 
  private:

@@ -10,6 +10,7 @@
 #include "base/hash.hpp"
 #include "collectives/all_reduce.hpp"
 #include "jobs/all_reduce/all_reduce_job.hpp"
+#include "jobs/memory_need.hpp"
 #include "jobs/run_device.hpp"
 #include "jobs/run_ranks.hpp"
 
@@ -115,6 +116,14 @@ Setup set_up(const AllReduceRequest& request) {
   else
     validate(request.options, rows * cols);
   device = choose_device(request);
+  // Tensor and result; verified, the result as floats, the reference and its bound.
+  const auto elements = static_cast<double>(rows) * static_cast<double>(cols),
+             each = 2 * static_cast<double>(size_of(request.type)) +
+                    (request.verify ? sizeof(float) + 2 * sizeof(double) : 0);
+  if (device == Device::cpu)
+    expect_memory(fmt::format("all_reduce {} x {} {} over {} ranks{}", rows, cols, name_of(request.type), request.ranks,
+                              request.verify ? ", verified," : ""),
+                  elements * each * request.ranks);
   return setup;
 }
 

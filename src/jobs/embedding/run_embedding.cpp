@@ -12,11 +12,14 @@
 #include "base/convert.hpp"
 #include "base/hash.hpp"
 #include "embedding/lookup.hpp"
+#include "embedding/rows.hpp"
 #include "embedding/update.hpp"
 #include "imbrex/npy.hpp"
 #include "jobs/embedding/placed_bags.hpp"
 #include "jobs/embedding/tables_file.hpp"
+#include "jobs/memory_need.hpp"
 #include "jobs/nccl_environment.hpp"
+#include "jobs/reference.hpp"
 #include "jobs/run.hpp"
 #include "jobs/run_device.hpp"
 #include "jobs/run_ranks.hpp"
@@ -31,9 +34,8 @@ struct Worst {
   std::int64_t row = 0, col = 0;
   int part = -1;  // -1: the output; else the shard
 
-  void note(double got, double wanted, double bound, std::int64_t r, std::int64_t c, int p) {
-    const double off = std::abs(got - wanted);
-    const double over = off == 0 ? 0 : off / bound;
+  void note(double got, double wanted, double bound, Type type, std::int64_t r, std::int64_t c, int p) {
+    const double over = error_over_bound(got, wanted, bound, type);
     if (!(over <= ratio)) *this = {std::isnan(over) ? INFINITY : over, got, wanted, r, c, p};
   }
 };
@@ -49,7 +51,8 @@ class Rank {
         result_(result) {
     OperatorOptions options;
     options.strategy = request.strategy;
-    options.knobs = request.knobs;
+    options.knobs = request.knobs.optional();
+    options.fixed_knobs = request.knobs.names();
     options.device = device;
     options.cpu.workers = request.workers;
     options.cuda.ranks_per_gpu = request.ranks_per_gpu;
@@ -109,7 +112,8 @@ class Rank {
                                                  shape_.out, 0, 0);
         for (std::int32_t c = 0; c < dim; ++c) {
           const auto& [value, bound] = wanted[static_cast<std::size_t>(c)];
-          worst.note(double{values[static_cast<std::size_t>(i * width_ + first + c)]}, value, bound, i, first + c, -1);
+          worst.note(double{values[static_cast<std::size_t>(i * width_ + first + c)]}, value, bound, shape_.out, i,
+                     first + c, -1);
         }
       }
       first += dim;
@@ -152,8 +156,8 @@ class Rank {
       float* state = step.optimizer == Optimizer::sgd ? nullptr : states[t];
       const auto values = embedding::bounded_table({&table, 1, shape_.rows}, {step.optimizer, 0, 0, &state}, 0).values;
       for (std::size_t k = 0; k < values.size(); ++k)
-        worst.note(values[k], bounded.values[k], bounded.bounds[k], static_cast<std::int64_t>(k) / table.dim,
-                   static_cast<std::int64_t>(k) % table.dim, number);
+        worst.note(values[k], bounded.values[k], bounded.bounds[k], embedding::type_of(shape_.rows),
+                   static_cast<std::int64_t>(k) / table.dim, static_cast<std::int64_t>(k) % table.dim, number);
     }
   }
 
@@ -225,8 +229,18 @@ int on_embedding_ranks(const EmbeddingRequest& request, int operators,
                    request.ranks, max_ranks);
     problem = problem_of(request.shape, request.ranks);
     expect_few_indices(problem);
-    files.emplace(request.files, request.shape);
     device = device_of_ranks(request.device, request.ranks, request.threads, request.ranks_per_gpu);
+    if (device == Device::cpu) {
+      double bytes = static_cast<double>(problem.m) * static_cast<double>(problem::width_of(problem.tables)) *
+                     static_cast<double>(size_of(problem.type));
+      for (const EmbeddingTable& table : request.shape.tables)
+        bytes +=
+            static_cast<double>(table.rows) * static_cast<double>(problem::row_bytes(request.shape.rows, table.dim));
+      expect_memory(fmt::format("embedding_all_to_all of {} tables and {} rows over {} ranks",
+                                request.shape.tables.size(), problem.m, request.ranks),
+                    bytes);
+    }
+    files.emplace(request.files, request.shape);
     return runtime::Terms("a run of embedding_all_to_all")
         .add("batch", problem.m)
         .add("ranks", request.ranks)

@@ -11,6 +11,7 @@
 #include "imbrex/embedding.hpp"
 #include "imbrex/world.hpp"
 #include "jobs/embedding/bag_files.hpp"
+#include "plan/given_knobs.hpp"
 
 namespace imbrex::jobs {
 
@@ -21,7 +22,7 @@ struct EmbeddingRequest {
   int ranks = 4;
   EmbeddingShape shape;
   std::optional<Strategy> strategy;
-  std::optional<Knobs> knobs;
+  plan::GivenKnobs knobs;
   BagPaths files;
   std::uint64_t seed = 0;
   float rate = 0.01f;

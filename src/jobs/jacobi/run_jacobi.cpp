@@ -12,6 +12,7 @@
 #include "jobs/all_reduce/all_reduce_job.hpp"
 #include "jobs/jacobi/serial.hpp"
 #include "jobs/jacobi/solver.hpp"
+#include "jobs/memory_need.hpp"
 #include "jobs/run_device.hpp"
 #include "jobs/run_ranks.hpp"
 
@@ -205,6 +206,12 @@ int run_jacobi(const JacobiRequest& request, const std::function<void(const Jaco
     validate(request);
     grid = grid_of(request);
     device = choose_device(request);
+    // A field before a sweep and after it.
+    if (device == Device::cpu)
+      expect_memory(
+          fmt::format("jacobi of {} x {} elements a PE on {} PEs", request.rows, request.columns, request.ranks),
+          2.0 * static_cast<double>(request.rows) * static_cast<double>(request.columns) *
+              (request.type == "fp64" ? sizeof(double) : sizeof(float)) * request.ranks);
     return runtime::Terms("a run of jacobi")
         .add("rows", request.rows)
         .add("columns", request.columns)

@@ -9,6 +9,7 @@
 #include "base/hash.hpp"
 #include "imbrex/file.hpp"
 #include "jobs/all_reduce/all_reduce_job.hpp"
+#include "jobs/memory_need.hpp"
 #include "jobs/run_device.hpp"
 #include "jobs/run_ranks.hpp"
 #include "jobs/sparse/matrix_market.hpp"
@@ -157,11 +158,17 @@ class Rank {
     const Told own{worst_, verdict_.differs};
     std::vector<Told> all(at(world_.size()));
     world_.all_gather(&own, all.data(), sizeof own);
+    // What is wrong comes before what overflows.
+    std::stable_partition(all.begin(), all.end(), [](const Told& told) { return !told.worst.overflows; });
     for (std::size_t rank = 0; rank < all.size(); ++rank) {
       const auto& [worst, differs] = all[rank];
+      if (worst.overflows && result_.message.empty()) result_.overflows = true;
       result_.max_error_over_bound = std::max(result_.max_error_over_bound, worst.over_bound);
       if (!result_.message.empty()) continue;
-      if (worst.over_bound > 1)
+      if (worst.overflows)
+        result_.message = fmt::format("row {}, right-hand side {}: the solution overflows {}: it is {}", worst.row + 1,
+                                      worst.column + 1, sizeof(T) == 4 ? "fp32" : "fp64", worst.value);
+      else if (worst.over_bound > 1)
         result_.message =
             fmt::format("row {}, right-hand side {}: a residual of {:.3g}, which is {:.3g} times its bound",
                         worst.row + 1, worst.column + 1, worst.value, worst.over_bound);
@@ -219,6 +226,19 @@ void validate(const SolveRequest& request) {
                  request.ranks, request.columns);
 }
 
+// A generated matrix has its diagonal, as entries and in order; then each rank holds the whole solution. Ranks that are
+// forked share the system.
+void expect_room(const SolveRequest& request, std::int64_t unknowns) {
+  const auto rows = static_cast<double>(unknowns);
+  const double of_system = rows * static_cast<double>(sizeof(std::int64_t) + sizeof(double)) *
+                           (World::launched() ? request.ranks : 1),
+               of_entries = rows * static_cast<double>(sizeof(Entry)) * (World::launched() ? request.ranks : 1),
+               of_solutions = rows * static_cast<double>(request.columns) * (request.single ? 4 : 8) * request.ranks;
+  expect_memory(fmt::format("sparse_triangular_solve of {} unknowns and {} right-hand sides over {} ranks", unknowns,
+                            request.columns, request.ranks),
+                of_system + std::max(of_entries, of_solutions));
+}
+
 // What PEs can need where the heap lies in memory; pages are taken on first touch.
 std::size_t world_bytes(const SolveRequest& request, const Triangular& system) {
   const auto slots = std::min<std::int64_t>(system.entries(), system.rows * std::max(request.ranks - 1, 0));
@@ -236,7 +256,9 @@ int run_solve(const SolveRequest& request, const std::function<void(const SolveR
     device = device_of_ranks(request.device, request.ranks, request.threads, request.ranks_per_gpu);
     IMBREX_EXPECTS(!request.compare || device == Device::cuda,
                    "cuSPARSE is compared with on a GPU; this run is on the CPU");
+    expect_room(request, request.matrix_title.empty() ? request.rows : 0);
     system = system_of(request);
+    expect_room(request, system.rows);
     return runtime::Terms("a run of sparse_triangular_solve")
         .add("rows", system.rows)
         .add("entries", system.entries())

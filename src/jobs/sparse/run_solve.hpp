@@ -50,7 +50,8 @@ struct SolveResult {
   std::vector<double> seconds;  ///< per solve, of the slowest rank
   bool verified = false;
   double max_error_over_bound = 0;  ///< right is at most 1
-  std::string message;              ///< what was wrong, where; empty if nothing was
+  bool overflows = false;           ///< nothing is wrong, but the solution has no place in the type
+  std::string message;              ///< what was wrong, or overflows, where; empty if nothing was
   std::uint64_t digest = 0;         ///< of the solution's bits
   struct Library {
     std::string name;

@@ -162,7 +162,7 @@ class Dataflow {
     const bool one = plan_.problem.scales == Scales::tensor;
     const std::int64_t first = a_scale.row + scale.row, k_first = a_scale.col + scale.col;
     const std::int64_t end = first + (one ? shapes.a.rows : a.rows);
-    if (first > row || row + a.rows > end || (!one && first != row))
+    if (first > row || row + a.rows > end)
       refuse(Fault::coverage, id,
              fmt::format("scales rows {}+{} of A by {}, which belongs to rows {}+{}", row, a.rows, text(a_scale), first,
                          end - first));

@@ -48,8 +48,7 @@ class PairFaults {
                                      first, wait.signal, late_poster(place.rank, wait.signal)));
     if (task.waits.empty()) return std::nullopt;
     for (std::size_t i = first + 1; i < place.index; ++i) {
-      const auto mate = index(tasks[i].mate);
-      if (mate == 0 || i - mate > first)
+      if (i - index(tasks[i].mate) > first)
         return finding(place, task,
                        fmt::format("waits, and goes beside task {}, ahead of {}: only a mate that waits for nothing "
                                    "goes ahead of others",

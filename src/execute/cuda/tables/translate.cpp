@@ -318,6 +318,14 @@ class Translation {
                    "{}: the CUDA executor's workers copy out of their own rank's A, its scales, output and workspaces "
                    "only",
                    where());
+    // Kernels count a row's bytes, and parts of 16 bytes, in 32 bits.
+    const std::uint64_t width = static_cast<std::uint64_t>(transfer.from.cols) *
+                                size_of(plan_.buffers[index(transfer.from.buffer)].type),
+                        parts = (width + 15) / 16 * static_cast<std::uint64_t>(transfer.from.rows);
+    IMBREX_EXPECTS(width < std::uint64_t{1} << 32 && parts < std::uint64_t{1} << 32,
+                   "{}: a transfer of {} rows of {} bytes: rows must be shorter than 4 GiB, and all of them together "
+                   "than 64 GiB",
+                   where(), transfer.from.rows, width);
     set_output(entry, {{&transfer.from, 1}, {&transfer.to, 1}});
     put(table_.regions.emplace_back(), transfer.from);
     put(table_.regions.emplace_back(), transfer.to);

@@ -1,0 +1,37 @@
+"""The rooms that mutants are drawn in: their sources, and which tests would see that one is wrong, the fast ones first."""
+
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+
+@dataclass(frozen=True)
+class Room:
+    sources: tuple[str, ...]  # patterns of paths, whose * goes through folders
+    tests: tuple[str, ...] = ()  # of CTest, and so are their programs called
+    python: tuple[str, ...] = ()  # of pytest, in tests/python
+
+
+# No compiler of a CPU sees these.
+LEFT_OUT = ("/cuda/", ".cu", ".cuh")
+
+ROOMS = {
+    "checker": Room(("src/plan/check/*.[ch]pp",), ("plan_test", "extension_test", "embedding_plan_test")),
+    "device": Room(
+        ("include/imbrex/device/*.hpp",),
+        ("runtime_test", "shmem_loss_test", "shmem_checked_test", "shmem_mlx5_refusals_test", "shmem_ring_refusals_test",
+         "shmem_mlx5_suite_test", "shmem_ring_suite_test", "shmem_suite_test", "shmem_litmus_test"),
+    ),
+    "codec": Room(("src/codec/*.[ch]pp",), ("codec_test", "all_reduce_test")),
+    "hosts": Room(("src/runtime/hosts/*.[ch]pp",), ("hosts_test",)),
+    "calls": Room(("src/runtime/calls*.[ch]pp",), ("check_calls_test", "refusals_test", "runtime_test")),
+    "torch": Room(
+        ("python/imbrex/torch/*.py",),
+        python=("test_operators.py", "test_drop_in.py", "test_scales.py", "test_packed.py", "test_places.py", "test_passes.py",
+                "test_groups.py", "test_gradients.py", "test_codecs.py", "test_errors.py", "test_embedding_bag.py", "test_compile.py"),
+    ),
+}
+
+
+def sources_of(room, paths):
+    patterns = ROOMS[room].sources
+    return [path for path in paths if any(fnmatchcase(path, one) for one in patterns) and not any(part in path for part in LEFT_OUT)]
