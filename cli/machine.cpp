@@ -64,7 +64,12 @@ void add_machine(Program& program) {
       "Prints a machine file, one line a constant; constants may be changed.\n"
       "The file is checked as `simulate` checks it (docs/reference/machine-files.md). Make your own from one that "
       "comes with the\n"
-      "program, and simulate plans on it: what would a faster link bring?",
+      "program, and simulate plans on it: what would a faster link bring? Measured curves change with their constants: "
+      "those of\n"
+      "collectives with links, those of rows with the memory. links.peer_access=1 says that no device reaches "
+      "another's "
+      "memory by\n"
+      "loads and stores, so that nothing fused runs there.",
       fmt::format("Examples:\n"
                   "  imbrex machine 4xh200\n"
                   "  imbrex machine 4xh200 --name fast-links --set links.egress_bandwidth=9e11 \\\n"
@@ -79,9 +84,7 @@ void add_machine(Program& program) {
   command
       .add_option("--set", options->changes,
                   "Change a constant, named by its place (links.latency, compute.tiles.128x256.efficiency), in its "
-                  "unit; its source becomes `unverified`. Curves that were measured with it are scaled: those of "
-                  "collectives with links, those of rows with the memory. links.peer_access=1: no device reaches "
-                  "another's memory by loads and stores, so nothing fused runs there")
+                  "unit; its source becomes `unverified`")
       ->type_name("PLACE=VALUE")
       ->expected(1)
       ->take_all();

@@ -169,7 +169,7 @@ void PlanOptions::add_to(CLI::App& command) {
       ->group(knob_group);
   add_integer(command, "--chunks", chunks, 1, most - 1,
               "decomposed: parts of the result, or of each block of A that all_gather_gemm passes on; "
-              "signaled without --groups: groups, as equal as can be (default 2; signaled: chosen)")
+              "signaled: groups, as equal as can be (default 2; signaled: chosen)")
       ->group(knob_group);
   command
       .add_option("--groups", groups,

@@ -27,12 +27,15 @@ int simulate(const Program& program, const Options& options) {
     throw Error(ErrorCode::invalid_input, "--max-skew is of use with --skew-seed only, which is missing or 0");
   const Report report = make_simulator(machine, how)->prepare(plan)->run({});
   if (how.timeline) write_timeline(options.trace, report.timeline);
-  print_json(program, {{"machine", machine.name},
-                       {"problem", to_json_value(plan.problem)},
-                       {"strategy", name_of(plan.strategy)},
-                       {"seconds", report.seconds}});
+  const std::vector<std::string> caveats = jobs::caveats_of(plan, machine);
+  Json json{{"machine", machine.name},
+            {"problem", to_json_value(plan.problem)},
+            {"strategy", name_of(plan.strategy)},
+            {"seconds", report.seconds}};
+  if (!caveats.empty()) json["notes"] = caveats;
+  print_json(program, json);
   print(program, "{} on {}: {}", describe(plan), machine.name, readable_seconds(report.seconds));
-  for (const std::string& line : jobs::caveats_of(plan, machine)) print(program, "  {}", line);
+  for (const std::string& line : caveats) print(program, "  {}", line);
   return 0;
 }
 

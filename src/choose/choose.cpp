@@ -1,12 +1,14 @@
 #include "choose/choose.hpp"
 
 #include <algorithm>
+#include <memory>
 
 #include "base/ceil_div.hpp"
 #include "base/check.hpp"
 #include "choose/signaled_times.hpp"
 #include "choose/strategies.hpp"
 #include "execute/peer_access.hpp"
+#include "imbrex/advanced/execute.hpp"
 #include "machine/rates.hpp"
 #include "plan/problem.hpp"
 #include "plan/strategies/registry.hpp"
@@ -325,6 +327,12 @@ Plan choose(const Problem& problem, const Machine& machine, std::optional<Strate
   const std::string refusal = execute::refusal_without_peer_access(plan, machine);
   IMBREX_EXPECTS(refusal.empty(), "{}", refusal);
   return plan;
+}
+
+std::function<double(const Plan&)> simulated_seconds(const Machine& machine) {
+  return [simulator = std::shared_ptr(make_simulator(machine))](const Plan& plan) {
+    return simulator->prepare(plan)->run({}).seconds;
+  };
 }
 
 }  // namespace imbrex::choose

@@ -52,4 +52,7 @@ Plan choose(const Problem& problem, const Machine& machine, std::optional<Strate
             const plan::GivenKnobs& knobs, const std::optional<CodecPair>& codec,
             const std::function<double(const Plan&)>& cost, const std::function<void()>& begins = {});
 
+/// What plans take on the machine, by simulation.
+std::function<double(const Plan&)> simulated_seconds(const Machine& machine);
+
 }  // namespace imbrex::choose

@@ -493,8 +493,7 @@ Plan choose_plan(const Problem& problem, const Machine& machine, const OperatorO
   const OperatorOptions options = with_codec(problem, given);
   const plan::GivenKnobs knobs = given_of(options);
   if (knobs.all() && options.strategy) return make_plan(problem, *options.strategy, knobs.values());
-  return choose::choose(problem, machine, options.strategy, knobs, options.codec,
-                        [s = make_simulator(machine)](const Plan& p) { return s->prepare(p)->run({}).seconds; });
+  return choose::choose(problem, machine, options.strategy, knobs, options.codec, choose::simulated_seconds(machine));
 }
 
 }  // namespace imbrex

@@ -24,6 +24,11 @@ def with_changes(plan, change):
     return copy
 
 
+DEFAULTS = {"tile_m": 128, "tile_n": 128, "cluster": 0, "cluster_k": 1, "group": 8, "order": "owner_major", "transport": "push",
+            "reducer": "tile", "comm_rows": 0, "k_slices": 1, "split_k": 1, "chunks": 2, "nodes": 1, "library_tile": 0, "library_parts": 1,
+            "own_shift": 0, "abreast": 0, "span_shards": False, "one_shot": False, "partial": "fp32"}
+
+
 class Disagree(Case):
     slowest, launches = 0.0, 0
 
@@ -114,10 +119,13 @@ class Disagree(Case):
                 ("gemm_all_reduce", {"strategy": "decomposed"}, {"chunks": 4, "codec": "int4"}),
                 ("gemm_all_reduce", {"strategy": "sequential"}, {"nodes": 2}),
                 ("gemm_all_reduce", {"strategy": "sequential"}, {"library_tile": 18, "library_parts": 2})):
+            usual = {**DEFAULTS, **usual}  # no other knob is chosen
+
             def command(knobs):
                 words = [op, *sizes]
                 for name, value in knobs.items():
-                    words += ["--" + name.replace("_", "-")] + ([] if value is True else [value])
+                    option = "--" + name.replace("_", "-")
+                    words += [option] if value is True else [option + "=false"] if value is False else [option, value]
                 return words
 
             plan = json.loads(self.run_program("plan", *command(usual), "--ranks", RANKS, "--json", "-")[0])["knobs"]
