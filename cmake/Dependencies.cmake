@@ -11,6 +11,13 @@ add_library(imbrex_blas INTERFACE)
 target_include_directories(imbrex_blas SYSTEM INTERFACE ${IMBREX_CBLAS_INCLUDE})
 target_link_libraries(imbrex_blas INTERFACE ${IMBREX_OPENBLAS} Threads::Threads m)
 
+# What ranks of several hosts say to each other is sealed by it: static where there is one, as the BLAS.
+find_library(IMBREX_SODIUM NAMES libsodium.a sodium REQUIRED)
+find_path(IMBREX_SODIUM_INCLUDE NAMES sodium.h REQUIRED)
+add_library(imbrex_sodium INTERFACE)
+target_include_directories(imbrex_sodium SYSTEM INTERFACE ${IMBREX_SODIUM_INCLUDE})
+target_link_libraries(imbrex_sodium INTERFACE ${IMBREX_SODIUM})
+
 # fmt's shared library makes every source file compile six times faster than its header-only form; a portable build
 # takes the latter, so that its binaries run where the former is not installed.
 if(IMBREX_PORTABLE)
@@ -29,4 +36,4 @@ else()
 endif()
 
 set(IMBREX_PRIVATE_DEPENDENCIES ${IMBREX_FMT} $<BUILD_INTERFACE:nlohmann_json::nlohmann_json>
-    $<BUILD_INTERFACE:imbrex_blas> Threads::Threads)
+    $<BUILD_INTERFACE:imbrex_blas> $<BUILD_INTERFACE:imbrex_sodium> Threads::Threads)

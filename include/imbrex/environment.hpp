@@ -12,8 +12,11 @@ struct EnvironmentVariable {
   std::string type;      ///< "text", "integer" or "number"
   std::string fallback;  ///< what holds where it is not set; empty: nothing
   std::string description;
-  std::optional<std::string> value;  ///< as this process found it when it first looked; an empty one counts as not set
-  std::string fault;                 ///< why that value cannot be used, in words; empty: it can
+  /// As this process found it when it first looked; an empty one counts as not set. A secret one,
+  /// such as IMBREX_RENDEZVOUS, shows only that it is set, and its length: programs print values, and people pass them
+  /// on.
+  std::optional<std::string> value;
+  std::string fault;  ///< why that value cannot be used, in words; empty: it can
 };
 
 /// Every variable that any part of Imbrex reads, in the order of their documentation. Nothing else in the environment

@@ -42,8 +42,8 @@ constexpr std::array<Variable, num_variables> registry{{
     {Key::rendezvous, "IMBREX_RENDEZVOUS", text, "",
      "random text that is the same on all ranks of one launch and on no others; set by `imbrex launch`. Where ranks "
      "meet "
-     "over a network it is the secret that they show each other that they know; with other launchers it may be set to "
-     "that end"},
+     "over a network it is the secret that they show each other that they know, and must be set, to 16 bytes or more. "
+     "No command prints it"},
     {Key::address, "IMBREX_ADDRESS", text, "",
      "where ranks of other hosts reach the host of rank 0: a name or address, or one with ':' and a port, from which "
      "on 8 "
@@ -253,10 +253,14 @@ namespace imbrex {
 
 std::vector<EnvironmentVariable> environment_variables() {
   std::vector<EnvironmentVariable> result;
-  for (const base::Variable& variable : base::registry)
+  for (const base::Variable& variable : base::registry) {
+    auto value = base::environment().text(variable.key);
+    if (value && variable.key == base::Key::rendezvous)
+      value = fmt::format("(a secret of {} bytes, not shown)", value->size());
     result.push_back({std::string(variable.name), std::string(base::type_name(variable.type)),
-                      std::string(variable.fallback), std::string(variable.description),
-                      base::environment().text(variable.key), base::environment().fault(variable.key)});
+                      std::string(variable.fallback), std::string(variable.description), std::move(value),
+                      base::environment().fault(variable.key)});
+  }
   return result;
 }
 

@@ -45,6 +45,21 @@ class Doctor(Case):
             if "remedy" in finding:
                 self.assertIn(f"to do: {finding['remedy']}\n", text)
 
+    def test_the_secret_of_a_launch_is_not_shown(self):
+        """People paste what these commands print, and schedulers keep it."""
+        secret = "S3CRET-0123456789"
+        environment = {"IMBREX_RANK": "0", "IMBREX_WORLD_SIZE": "2", "IMBREX_ADDRESS": "127.0.0.1", "IMBREX_RENDEZVOUS": secret}
+        for value in (secret, secret[:10]):
+            environment["IMBREX_RENDEZVOUS"] = value
+            for command in ("doctor", "env"):
+                with self.subTest(command, value=value):
+                    done = subprocess.run([PROGRAM, command, "--json", self.path("told")], env={**os.environ, **environment},
+                                          text=True, capture_output=True, check=False)
+                    with open(self.path("told"), encoding="utf-8") as file:
+                        told = done.stdout + done.stderr + file.read()
+                    self.assertNotIn(secret[:6], told)
+                    self.assertIn(f"(a secret of {len(value)} bytes, not shown)", told)
+
     def test_misspelt_variables_are_named(self):
         found = self.findings({"IMBREX_WAITLIMIT": "3", "IMBREX_WAIT_LIMIT": "30"})["environment"]
         self.assertIn("note: IMBREX_WAITLIMIT is set, and the library reads no variable of that name -> `imbrex env` lists", found)

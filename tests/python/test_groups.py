@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+
 import pytest
 
 pytest.importorskip("torch")
@@ -125,3 +129,17 @@ def counted() -> None:
 
 def test_stats(ranks):
     ranks.run(counted)
+
+
+def test_ids_hold_no_address():
+    """The store shows them to all who reach it. With an address, ranks would meet over a network by that id alone."""
+    code = """if True:
+        import imbrex
+        from imbrex.torch import groups
+        assert b"@127.0.0.1" in imbrex.World.make_unique_id()
+        made = groups._id_on_this_host()
+        assert b"@" not in made and len(made) == len(imbrex.World.make_unique_id()), made
+        imbrex.World.connect(made, 0, 1).close()
+    """
+    environment = os.environ | {"IMBREX_ADDRESS": "127.0.0.1:29500"}
+    subprocess.run([sys.executable, "-c", code], env=environment, check=True, timeout=120)

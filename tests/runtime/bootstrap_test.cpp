@@ -48,6 +48,7 @@ const Variables pals = {
 const Variables flux = {
     {"FLUX_TASK_RANK", "3"}, {"FLUX_JOB_SIZE", "4"}, {"FLUX_JOB_ID", "f9"}, {"FLUX_JOB_NNODES", "1"}};
 const Variables pod = {{"RANK", "0"}, {"WORLD_SIZE", "1"}, {"MASTER_ADDR", "job-0"}, {"MASTER_PORT", "23456"}};
+const Variables secret = {{"IMBREX_RENDEZVOUS", "0123456789abcdef"}};
 const Variables own = {{"IMBREX_RANK", "5"}, {"IMBREX_WORLD_SIZE", "6"}, {"IMBREX_RENDEZVOUS", "abc"}};
 
 /// The launcher's end of PMI's socket, and the variable that names the other.
@@ -150,7 +151,7 @@ TEST(Bootstrap, KeysTellLaunchesApart) {
 
 TEST(Bootstrap, LaunchersSayWhereRankZeroIsReached) {
   const auto reach = [](const Variables& variables) {
-    const auto found = find_bootstrap(environment_with(variables))->reach;
+    const auto found = find_bootstrap(environment_with(variables + secret))->reach;
     return found ? found->host + ' ' + std::to_string(found->first_port) : std::string("this host");
   };
   for (const Variables& launch : {torch, ompi, slurm, own}) EXPECT_EQ(reach(launch), "this host");
@@ -171,6 +172,32 @@ TEST(Bootstrap, ASecretMayBeAdded) {
     EXPECT_TRUE(with.secret);
     EXPECT_NE(with.key, without.key);
   }
+}
+
+// What all other variables say, everybody can guess.
+TEST(Bootstrap, RanksMeetOverANetworkBySecretsOnly) {
+  const Variables there = {{"IMBREX_ADDRESS", "there"}};
+  for (const Variables& launch : {torch + Variables{{"LOCAL_WORLD_SIZE", "2"}},
+                                  slurm + Variables{{"SLURM_NNODES", "2"}, {"SLURM_NODELIST", "node[1-2]"}},
+                                  torch + there, ompi + there, slurm + there, pals + there, flux + there}) {
+    const auto expect = [&](const Variables& variables, const std::string& part) {
+      try {
+        find_bootstrap(environment_with(launch + variables));
+        ADD_FAILURE() << "no error; expected: " << part;
+      } catch (const Error& error) {
+        EXPECT_EQ(error.code(), ErrorCode::invalid_input);
+        const std::string text = error.what();
+        EXPECT_TRUE(text.starts_with(part)) << text;
+        for (const char* way : {"set IMBREX_RENDEZVOUS to random text of at least 16 bytes", "World::make_unique_id"})
+          EXPECT_NE(text.find(way), std::string::npos) << text;
+        EXPECT_EQ(text.find("0123456789"), std::string::npos) << text;
+      }
+    };
+    expect({}, "IMBREX_RENDEZVOUS is not set: the ranks that ");
+    expect({{"IMBREX_RENDEZVOUS", "0123456789abcde"}}, "IMBREX_RENDEZVOUS has 15 bytes: the ranks that ");
+    EXPECT_TRUE(find_bootstrap(environment_with(launch + secret))->reach);
+  }
+  EXPECT_THROW(find_bootstrap(environment_with(own + there)), Error);
 }
 
 TEST(Bootstrap, TheFirstOfSlurmsHosts) {
@@ -236,7 +263,8 @@ TEST(Bootstrap, ContradictionsNameTheVariable) {
       {slurm + Variables{{"SLURM_NNODES", "2"}, {"SLURM_NODELIST", "n[1-2"}}, "list of hosts '[1-2' lacks a ']'"},
       {slurm + Variables{{"SLURM_STEP_NUM_NODES", "3"}}, "SLURM_STEP_NUM_NODES=3 contradicts SLURM_NTASKS=2"},
       {without(slurm, "SLURM_NTASKS"), "SLURM_NTASKS is not set"},
-      {without(own, "IMBREX_RENDEZVOUS"), "IMBREX_RENDEZVOUS"},
+      {without(own, "IMBREX_RENDEZVOUS"), "IMBREX_RENDEZVOUS is not set: it tells this launch from others"},
+      {without(slurm, "SLURM_JOB_ID"), "SLURM_JOB_ID is not set: it tells"},
   };
   for (const auto& [variables, part] : wrong) {
     const auto environment = environment_with(variables);

@@ -18,7 +18,8 @@
 //   refuse-call RANK     that rank refuses a call that the others take
 //   expect-one-host      what reaches peers' memory is refused in a world over hosts
 //   nccl-host GPU        prepares for NCCL on a GPU of that name
-//   join HEAP LIMIT      joins and leaves; join-late: after a while; join-full: with room for one more descriptor
+//   join HEAP LIMIT      joins and leaves; join-late: after a while; join-full: with room for one more descriptor;
+//                        join-few HEAP LIMIT N: with N descriptors
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
@@ -26,6 +27,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -235,7 +237,11 @@ int run(int count, char** words) {
     if (bad == 0) return 0;
     if (rank == 0) runtime::put_word(*world, size - 1, bad, 1);
     try {
-      while (true) world->barrier();
+      // A word that is stored ends nothing: then this ends.
+      for (const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+           std::chrono::steady_clock::now() < end;)
+        world->barrier();
+      return expect(false, "a word beside the heap was taken");
     } catch (const Error& error) {
       const std::string text = error.what();
       // Who finds it closes the connection.
@@ -296,13 +302,17 @@ int run(int count, char** words) {
       return 0;
     }
   }
-  if (mode == "join" || mode == "join-late" || mode == "join-full") {
+  if (mode == "join" || mode == "join-late" || mode == "join-full" || mode == "join-few") {
     if (mode == "join-late") usleep(200000);
     if (mode == "join-full") {
       alarm(60);
       const int next = dup(STDIN_FILENO);
       close(next);
       const rlimit limit{static_cast<rlim_t>(next) + 1, static_cast<rlim_t>(next) + 1};
+      setrlimit(RLIMIT_NOFILE, &limit);
+    }
+    if (mode == "join-few") {
+      const rlimit limit{std::strtoul(words[4], nullptr, 10), std::strtoul(words[4], nullptr, 10)};
       setrlimit(RLIMIT_NOFILE, &limit);
     }
     WorldOptions options;

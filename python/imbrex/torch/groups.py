@@ -117,6 +117,13 @@ def _place(device: Any, wait_limit: float) -> tuple[int | None, float, dict[str,
         return None, limit, {"refused": str(error)}
 
 
+def _id_on_this_host() -> bytes:
+    """An id without the address that IMBREX_ADDRESS names: the store shows ids to all who reach it, and over a network an id is the
+    secret."""
+    made = World.make_unique_id()
+    return made.partition(b"@")[0].ljust(len(made), b"\0")
+
+
 def _processes() -> Any:
     """The store in which every process tells of itself, by its rank among all."""
     return c10d.PrefixStore("imbrex/processes", _store_of(c10d._get_default_group()))
@@ -153,7 +160,7 @@ def connect(
     of = process_group(name)
     rank, ranks = int(of.rank()), list(dist.get_process_group_ranks(of))
     if rank == 0:
-        place["id"] = World.make_unique_id().hex()
+        place["id"] = _id_on_this_host().hex()
     # Groups of other ranks may share the store, and the name too.
     store = c10d.PrefixStore(f"imbrex/{'_'.join(map(str, ranks))}", _store_of(of))
     places = meet(store, _processes(), name, ranks, rank, limit, place)

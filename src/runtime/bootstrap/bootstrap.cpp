@@ -179,8 +179,27 @@ void identify(const Environment& e, Bootstrap& bootstrap, std::initializer_list<
                            key == Key::pmi_fd ? " (the launcher's open socket, of one host)" : "");
     }
   }
+  IMBREX_EXPECTS(found || bootstrap.size == 1 || needed > 1,
+                 "{} is not set: it tells this launch from others on the host", names);
   IMBREX_EXPECTS(found || bootstrap.size == 1, "neither {} is set: they tell this launch from others on the host",
                  names);
+}
+
+/// What other launchers tell of a launch can be guessed, and who has it is a rank. A short text can be found by
+/// trying, since each that knocks is shown what fits.
+void expect_secret(const Environment& e, const Bootstrap& bootstrap) {
+  const std::string text = e.text(Key::rendezvous).value_or("");
+  if (text.size() >= least_secret) return;
+  const std::string_view name = base::name_of(Key::rendezvous);
+  const std::string now =
+      text.empty() ? fmt::format("{} is not set", name) : fmt::format("{} has {} bytes", name, text.size());
+  IMBREX_EXPECTS(
+      false,
+      "{}: the ranks that {} has started meet over a network, where all that know this launch's key may join, and what "
+      "{} says of it can be guessed; set {} to random text of at least {} bytes, the same on all ranks, for instance "
+      "by `openssl rand -hex 16`, and have the launcher pass it on; or hand an id of World::make_unique_id to the "
+      "ranks, and call World::connect",
+      now, bootstrap.launcher, bootstrap.launcher, name, least_secret);
 }
 
 std::optional<Reach> reach_of(const Environment& e, const Bootstrap& bootstrap, bool spans) {
@@ -234,6 +253,7 @@ std::optional<Bootstrap> find_bootstrap(const Environment& e) {
   }
   result.secret = e.has(Key::rendezvous);
   if (result.size > 1) result.reach = reach_of(e, result, spans);
+  if (result.reach) expect_secret(e, result);
   return result;
 }
 

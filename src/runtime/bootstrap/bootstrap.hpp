@@ -1,6 +1,7 @@
 // How a process learns which rank of which world it is.
 #pragma once
 
+#include <cstddef>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -20,10 +21,13 @@ struct Bootstrap {
   std::optional<Reach> reach = {};  ///< where rank 0 is reached over a network; not set: all ranks are on this host
 };
 
+inline constexpr std::size_t least_secret = 16;
+
 /// From the variables of the innermost launcher (imbrex launch, torchrun, Open MPI, PMI, Flux, Slurm; the first that
 /// set any of its variables, but for RANK and WORLD_SIZE=1 alone). Throws Error(invalid_input) naming the variable if
-/// they are incomplete or contradict each other, if a launcher says the rank and not how many there are, or if the
-/// launch spans hosts and nothing says where rank 0 is.
+/// they are incomplete or contradict each other, if a launcher says the rank and not how many there are, if the launch
+/// spans hosts and nothing says where rank 0 is, or if ranks would meet over a network without IMBREX_RENDEZVOUS of
+/// `least_secret` bytes or more.
 std::optional<Bootstrap> find_bootstrap(const base::Environment& environment);
 
 /// The first host of a list as Slurm writes it: "node07" of "node[07-12,15],other".

@@ -156,10 +156,19 @@ std::string holder_of(const std::string& name) {
   return "a process that this one may not look at";
 }
 
-FileDescriptor try_accept(const FileDescriptor& listener) {
+FileDescriptor accept_one(const FileDescriptor& listener, int& error) {
   FileDescriptor socket(accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-  if (!socket && (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM))
-    throw Error(ErrorCode::runtime_failure, fmt::format("cannot accept a connection: {}", std::strerror(errno)));
+  error = socket ? 0 : errno;
+  return socket;
+}
+
+bool is_out_of_room(int error) { return error == EMFILE || error == ENFILE || error == ENOBUFS || error == ENOMEM; }
+
+FileDescriptor try_accept(const FileDescriptor& listener) {
+  int error = 0;
+  FileDescriptor socket = accept_one(listener, error);
+  if (is_out_of_room(error))
+    throw Error(ErrorCode::runtime_failure, fmt::format("cannot accept a connection: {}", std::strerror(error)));
   return socket;
 }
 

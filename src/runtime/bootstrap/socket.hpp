@@ -44,6 +44,10 @@ FileDescriptor try_connect(const std::string& name);
 /// Empty where there is none.
 std::string holder_of(const std::string& name);
 
+/// An empty descriptor where no connection waits, or none can be taken: `error` is the system's reason.
+FileDescriptor accept_one(const FileDescriptor& listener, int& error);
+/// Whether this process or system is out of descriptors or memory, as far as a new connection goes.
+bool is_out_of_room(int error);
 /// An empty descriptor where no connection waits. Throws Error(runtime_failure) where one does and this
 /// process is out of descriptors or memory: the listener stays readable then.
 FileDescriptor try_accept(const FileDescriptor& listener);

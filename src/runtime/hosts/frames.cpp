@@ -34,23 +34,35 @@ std::optional<Frame> Connection::next() {
   if (received_.size() < sizeof head) return std::nullopt;
   std::memcpy(&head, received_.data(), sizeof head);
   if (head.magic == frame_magic && head.version != protocol_version) other_version_ = head.version;
-  if (head.magic != frame_magic || head.version != protocol_version || head.bytes > most_frame_bytes) {
-    fault_ = "it sent what is no frame of this protocol";
-    received_.clear();
-    return std::nullopt;
-  }
+  const std::size_t most = session_ ? most_frame_bytes + Session::tag_bytes : most_greeting_bytes;
+  if (head.magic != frame_magic || head.version != protocol_version || head.bytes > most)
+    return refuse("it sent what is no frame of this protocol");
   if (received_.size() < sizeof head + head.bytes) return std::nullopt;
   Frame frame{static_cast<FrameKind>(head.kind), received_.substr(sizeof head, head.bytes)};
   received_.erase(0, sizeof head + head.bytes);
+  if (!session_) return frame;
+  auto text = session_->open(bytes_of(head), frame.payload);
+  if (!text) return refuse("what came was not sealed by it for this connection, or was changed on its way");
+  frame.payload = std::move(*text);
   return frame;
+}
+
+std::nullopt_t Connection::refuse(const char* fault) {
+  fault_ = fault;
+  received_.clear();
+  return std::nullopt;
 }
 
 void Connection::send(FrameKind kind, std::string_view payload, std::string_view more) {
   if (ended_) return;
   FrameHead head;
   head.kind = static_cast<std::uint16_t>(kind);
-  head.bytes = static_cast<std::uint32_t>(payload.size() + more.size());
-  unsent_.append(bytes_of(head)).append(payload).append(more);
+  head.bytes = static_cast<std::uint32_t>(payload.size() + more.size() + (session_ ? Session::tag_bytes : 0));
+  unsent_.append(bytes_of(head));
+  if (session_)
+    session_->seal(bytes_of(head), std::string(payload).append(more), unsent_);
+  else
+    unsent_.append(payload).append(more);
   flush();
 }
 

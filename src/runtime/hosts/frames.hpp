@@ -1,9 +1,10 @@
-// What goes over a TCP connection between ranks. docs/dev/runtime.md describes every frame.
+// What goes over a TCP connection between ranks. docs/dev/hosts-protocol.md describes every frame.
 #pragma once
 
 #include <bit>
 #include <cstdint>
 #include <cstring>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -11,6 +12,7 @@
 
 #include "runtime/bootstrap/secret.hpp"
 #include "runtime/control.hpp"
+#include "runtime/hosts/session.hpp"
 #include "runtime/memory.hpp"
 
 namespace imbrex::runtime {
@@ -20,17 +22,20 @@ static_assert(std::endian::native == std::endian::little, "frames are written as
 inline constexpr std::uint32_t frame_magic = 0x78726269;  // "ibrx"
 
 enum class FrameKind : std::uint16_t {
-  banner = 1,    // Banner: who listens
-  hello = 2,     // RankHello: who connects, and that it knows the secret
-  receipt = 3,   // Receipt: that who listens knows it too, and has taken the rank
-  refusal = 4,   // text: why there is no world
-  roster = 5,    // RosterHead, then a RosterEntry for every rank
-  alive = 6,     // nothing: the rank is there
-  enter = 7,     // Entry, then what it gathers: the rank enters a barrier
-  state = 8,     // std::uint32_t: the RankState with which the rank leaves
-  failure = 9,   // text: what the rank's host has recorded
-  refused = 10,  // RefusedCall, then text: the rank refuses a collective call, and why
-  word = 11      // PutWord: stored into the receiver's part of the heap
+  // in the clear
+  banner = 1,  // Banner: who listens
+  hello = 2,   // RankHello: that who connects knows the secret
+  // sealed, as all that follows
+  claim = 3,     // RankClaim: who connects
+  receipt = 4,   // nothing: who listens knows the secret, too
+  refusal = 5,   // text: why there is no world
+  roster = 6,    // RosterHead, then a RosterEntry for every rank
+  alive = 7,     // nothing: the rank is there
+  enter = 8,     // Entry, then what it gathers: the rank enters a barrier
+  state = 9,     // std::uint32_t: the RankState with which the rank leaves
+  failure = 10,  // text: what the rank's host has recorded
+  refused = 11,  // RefusedCall, then text: the rank refuses a collective call, and why
+  word = 12      // PutWord: stored into the receiver's part of the heap
 };
 
 struct FrameHead {
@@ -41,15 +46,20 @@ struct FrameHead {
 };
 
 struct Banner {
-  Proof world{};      // its name, which tells nothing of the key
-  Proof challenge{};  // random
+  Proof world{};    // its name, which tells nothing of the key
+  PublicKey key{};  // drawn for this connection
 };
 
 inline constexpr std::size_t address_bytes = 64, host_name_bytes = 64;
 
 struct RankHello {
-  Proof proof{};      // of_hello
-  Proof challenge{};  // random
+  Proof proof{};           // of_hello
+  PublicKey key{};         // drawn for this connection
+  std::uint32_t port = 0;  // that it means to have connected to
+  std::uint32_t unused = 0;
+};
+
+struct RankClaim {
   std::int32_t rank = 0;
   std::int32_t size = 0;
   std::int32_t pid = 0;
@@ -58,10 +68,6 @@ struct RankHello {
   double wait_limit = 0;                 // seconds
   Proof host{};                          // equal for ranks that can share memory
   char host_name[host_name_bytes] = {};  // ends with a zero byte
-};
-
-struct Receipt {
-  Proof proof{};  // of_receipt
 };
 
 struct RosterHead {
@@ -94,12 +100,15 @@ struct PutWord {
 };
 
 static_assert(sizeof(PutWord) == 16);
-static_assert(sizeof(FrameHead) == 12 && sizeof(Banner) == 32 && sizeof(RankHello) == 144 && sizeof(Receipt) == 16 &&
+static_assert(sizeof(FrameHead) == 12 && sizeof(Banner) == 48 && sizeof(RankHello) == 56 && sizeof(RankClaim) == 112 &&
               sizeof(RosterHead) == 16 && sizeof(RosterEntry) == 144 && sizeof(Entry) == 16 &&
               sizeof(RefusedCall) == 16);
 
 inline constexpr std::size_t most_frame_bytes = sizeof(RosterHead) + max_world_size * sizeof(RosterEntry);
 static_assert(most_frame_bytes >= sizeof(Entry) + max_gather_bytes);
+/// Who has not shown that it knows the secret may send no more.
+inline constexpr std::size_t most_greeting_bytes = sizeof(RankHello);
+static_assert(most_greeting_bytes >= sizeof(Banner));
 
 struct Frame {
   FrameKind kind{};
@@ -132,6 +141,8 @@ class Connection {
   explicit operator bool() const { return static_cast<bool>(socket_); }
   /// As the socket's. What is not is neither read nor written: it is the program's.
   bool is_own() const noexcept { return socket_.is_own(); }
+  /// What is sent from here on is sealed, and what comes must be.
+  void protect(Session session) { session_ = std::make_unique<Session>(std::move(session)); }
 
   /// Reads what has come, a part of it at a time. False once nothing more will come: the other end has closed, the
   /// network gave up, or what came is no frame, and then `fault` says which.
@@ -139,7 +150,8 @@ class Connection {
   const std::string& fault() const { return fault_; }
   /// Whether the other end closed it, or its system did.
   bool was_closed() const { return closed_; }
-  /// The next frame that is whole. Nothing where there is none, or where what came is no frame.
+  /// The next frame that is whole. Nothing where there is none, or where what came is no frame, or none that the other
+  /// end has sealed.
   std::optional<Frame> next();
   /// Version of the other end's protocol, once a frame's head has come and it is another one.
   std::optional<int> other_version() const { return other_version_; }
@@ -153,7 +165,10 @@ class Connection {
   bool finish() noexcept;
 
  private:
+  std::nullopt_t refuse(const char* fault);
+
   FileDescriptor socket_;
+  std::unique_ptr<Session> session_;  // once both ends have agreed on keys
   std::string received_, unsent_, fault_;
   std::optional<int> other_version_;
   bool closed_ = false;

@@ -1,6 +1,9 @@
 #include "runtime/hosts/gate.hpp"
 
+#include <sys/resource.h>
+
 #include <algorithm>
+#include <cerrno>
 #include <map>
 
 #include <fmt/format.h>
@@ -11,12 +14,15 @@ namespace imbrex::runtime {
 namespace {
 
 constexpr std::size_t most_strangers = 2 * max_world_size;
-constexpr double patience = 1;  // seconds for a greeting, which who belongs here sends at once
+// A turn takes in few, so that who has just been let in is heard before many others are.
+constexpr int taken_in_a_turn = most_strangers / 4;
+// Descriptors that are left to the ranks and to the rest of the program.
+constexpr std::uint64_t most_spare = 32;
+constexpr double pause_without_room = 0.1;  // seconds
 
-std::string hex(std::string_view bytes) {
-  std::string text;
-  for (const char byte : bytes) text += fmt::format("{:02x}", static_cast<unsigned char>(byte));
-  return text;
+std::uint64_t most_descriptors() {
+  rlimit limit{};
+  return getrlimit(RLIMIT_NOFILE, &limit) == 0 ? limit.rlim_cur : RLIM_INFINITY;
 }
 
 }  // namespace
@@ -26,129 +32,131 @@ Proof random_proof() {
   return {std::stoull(digits.substr(0, 16), nullptr, 16), std::stoull(digits.substr(16), nullptr, 16)};
 }
 
-Proof of_hello(const Secret& secret, const Banner& banner, const RankHello& hello) {
-  return secret.prove(
-      fmt::format("hello/{}/{}", hex(bytes_of(banner)), hex(bytes_of(hello).substr(sizeof hello.proof))));
+std::string transcript_of(const Banner& banner, const RankHello& hello) {
+  std::string text(bytes_of(protocol_version));
+  return text.append(bytes_of(banner)).append(bytes_of(hello).substr(sizeof hello.proof));
 }
 
-Proof of_receipt(const Secret& secret, const Proof& world, const RankHello& hello) {
-  return secret.prove(fmt::format("receipt/{}/{}", hex(bytes_of(world)), hex(bytes_of(hello.challenge))));
+Proof of_hello(const Secret& secret, const Banner& banner, const RankHello& hello) {
+  return secret.prove("hello/" + transcript_of(banner, hello));
 }
+
+Gate::Gate(FileDescriptor listener, const Secret& secret, const Proof& world)
+    : listener_(std::move(listener)),
+      secret_(secret),
+      world_(world),
+      port_(own_end(listener_).port()),
+      descriptors_(most_descriptors()) {}
 
 void Gate::add_to(std::vector<pollfd>& polls) const {
-  polls.push_back({listener_.get(), POLLIN, 0});
-  for (const Stranger& stranger : strangers_) polls.push_back({stranger.connection.socket().get(), POLLIN, 0});
-}
-
-void Gate::accept_some() {
-  for (std::size_t i = 0; i < most_strangers; ++i) {
-    FileDescriptor socket = accept_tcp(listener_);
-    if (!socket) return;
-    Stranger stranger{Connection(std::move(socket)), {world_, random_proof()}, {}, deadline_in(patience)};
-    stranger.address = far_end(stranger.connection.socket()).address();
-    stranger.connection.send(FrameKind::banner, bytes_of(stranger.banner));
-    strangers_.push_back(std::move(stranger));
-  }
+  const bool open = milliseconds_until(closed_until_) == 0;
+  polls.push_back({open ? listener_.get() : -1, POLLIN, 0});
+  for (const Visitor& visitor : visitors_) polls.push_back({visitor.connection.socket().get(), POLLIN, 0});
 }
 
 // The oldest goes, among those of the address that has most: who floods from one host keeps no other out.
-void Gate::make_room() {
-  while (strangers_.size() > most_strangers) {
-    std::map<std::string, int> count;
-    for (const Stranger& stranger : strangers_) ++count[stranger.address];
-    const auto most =
-        std::max_element(count.begin(), count.end(), [](const auto& a, const auto& b) { return a.second < b.second; });
-    strangers_.erase(std::find_if(strangers_.begin(), strangers_.end(),
-                                  [&](const Stranger& stranger) { return stranger.address == most->first; }));
+bool Gate::drop_stranger() {
+  std::map<std::string, int> count;
+  for (const Visitor& visitor : visitors_)
+    if (!visitor.proven) ++count[visitor.address];
+  if (count.empty()) return false;
+  const auto most =
+      std::max_element(count.begin(), count.end(), [](const auto& a, const auto& b) { return a.second < b.second; });
+  visitors_.erase(std::find_if(visitors_.begin(), visitors_.end(), [&](const Visitor& visitor) {
+    return !visitor.proven && visitor.address == most->first;
+  }));
+  return true;
+}
+
+// What shows a proof and goes no further is a rank's try that is over, or was handed on by somebody.
+bool Gate::drop_any() {
+  if (drop_stranger()) return true;
+  if (visitors_.empty()) return false;
+  visitors_.erase(visitors_.begin());
+  return true;
+}
+
+void Gate::accept_some() {
+  for (int i = 0; i < taken_in_a_turn && milliseconds_until(closed_until_) == 0; ++i) {
+    int error = 0;
+    FileDescriptor socket = accept_tcp(listener_, error);
+    if (!socket && is_out_of_room(error)) {
+      if (drop_any()) continue;
+      turned_away_ = fmt::format("a connection could not be taken: {}", std::strerror(error));
+      closed_until_ = deadline_in(pause_without_room);
+    }
+    if (!socket) return;
+    // The system gives the lowest number that is free: so many are in use.
+    const auto in_use = static_cast<std::uint64_t>(socket.get());
+    const bool short_of = in_use + std::min(most_spare, descriptors_ / 4) >= descriptors_;
+    if (short_of || visitors_.size() >= most_strangers) drop_stranger();
+    Visitor visitor{Connection(std::move(socket)), {}, {world_, {}}, {}, deadline_in(patience)};
+    visitor.banner.key = visitor.keys.own();
+    visitor.address = far_end(visitor.connection.socket()).address();
+    visitor.connection.send(FrameKind::banner, bytes_of(visitor.banner));
+    visitors_.push_back(std::move(visitor));
   }
+}
+
+void Gate::turn_away(Visitor& visitor, std::string_view why) {
+  turned_away_ = fmt::format("a connection from {} was turned away: {}", visitor.address, why);
+  visitor.done = true;
+}
+
+// The cheap proof comes before the costly agreement on keys.
+void Gate::greet(Visitor& visitor, const Frame& frame) {
+  const auto hello = frame.kind == FrameKind::hello ? frame.as<RankHello>() : std::nullopt;
+  if (!hello) return turn_away(visitor, "it sent what is no greeting");
+  if (!same(hello->proof, of_hello(secret_, visitor.banner, *hello)))
+    return turn_away(visitor, "it does not know the launch's key");
+  if (hello->port != port_)
+    return turn_away(visitor, fmt::format("it meant to reach port {}, and this rank listens at port {}: somebody there "
+                                          "hands its connections on",
+                                          hello->port, port_));
+  const auto shared = visitor.keys.shared_with(hello->key);
+  if (!shared) return turn_away(visitor, "its key for the connection is none");
+  visitor.connection.protect(Session(secret_, *shared, transcript_of(visitor.banner, *hello), End::gate));
+  visitor.proven = true;
+}
+
+void Gate::take(Visitor& visitor, const Frame& frame, std::vector<Guest>& guests) {
+  if (!visitor.proven) return greet(visitor, frame);
+  if (!visitor.claim) {
+    visitor.claim = frame.kind == FrameKind::claim ? frame.as<RankClaim>() : std::nullopt;
+    if (!visitor.claim) return turn_away(visitor, "it does not say who it is");
+    return visitor.connection.send(FrameKind::receipt, {});
+  }
+  if (frame.kind != FrameKind::alive) return turn_away(visitor, "it did not wait for the answer");
+  guests.push_back({std::move(visitor.connection), *visitor.claim});
+  visitor.done = true;
+}
+
+void Gate::hear(Visitor& visitor, std::vector<Guest>& guests) {
+  const bool open = visitor.connection.receive();
+  while (!visitor.done) {
+    const auto frame = visitor.connection.next();
+    if (!frame) break;
+    take(visitor, *frame, guests);
+  }
+  if (visitor.done) return;
+  if (const auto version = visitor.connection.other_version())
+    turn_away(visitor, fmt::format("it speaks version {} of the protocol, and this rank version {}", *version,
+                                   protocol_version));
+  else if (!open)  // it has left
+    visitor.done = true;
+  else if (!visitor.connection.fault().empty())
+    turn_away(visitor, visitor.connection.fault());
+  // A rank that has shown that it belongs here may be slow.
+  else if (!visitor.proven && milliseconds_until(visitor.deadline) == 0)
+    turn_away(visitor, fmt::format("it did not greet within {} s", patience));
 }
 
 std::vector<Guest> Gate::admit() {
   std::vector<Guest> guests;
+  for (Visitor& visitor : visitors_) hear(visitor, guests);
+  std::erase_if(visitors_, [](const Visitor& visitor) { return visitor.done; });
   accept_some();
-  std::vector<Stranger> still;
-  for (Stranger& stranger : strangers_) {
-    const bool open = stranger.connection.receive();
-    const std::optional<Frame> frame = stranger.connection.next();
-    const auto turn_away = [&](std::string_view why) {
-      turned_away_ = fmt::format("a connection from {} was turned away: {}", stranger.address, why);
-    };
-    if (!frame) {
-      if (const auto version = stranger.connection.other_version())
-        turn_away(
-            fmt::format("it speaks version {} of the protocol, and this rank version {}", *version, protocol_version));
-      else if (open && !stranger.connection.fault().empty())
-        turn_away(stranger.connection.fault());
-      else if (open && milliseconds_until(stranger.deadline) == 0)
-        turn_away(fmt::format("it did not greet within {} s", patience));
-      else if (open)
-        still.push_back(std::move(stranger));
-      continue;
-    }
-    const auto hello = frame->kind == FrameKind::hello ? frame->as<RankHello>() : std::nullopt;
-    if (!hello)
-      turn_away("it sent what is no greeting");
-    else if (hello->proof != of_hello(secret_, stranger.banner, *hello))
-      turn_away("it does not know the launch's key");
-    else
-      guests.push_back({std::move(stranger.connection), *hello});
-  }
-  strangers_ = std::move(still);
-  make_room();
   return guests;
-}
-
-void Gate::welcome(Guest& guest) const {
-  const Receipt receipt{of_receipt(secret_, world_, guest.hello)};
-  guest.connection.send(FrameKind::receipt, bytes_of(receipt));
-}
-
-std::optional<Frame> await_frame(Connection& connection, Deadline deadline) {
-  while (true) {
-    if (auto frame = connection.next()) return frame;
-    if (!connection.fault().empty()) return std::nullopt;
-    pollfd entry{connection.socket().get(), POLLIN, 0};
-    const int left = milliseconds_until(deadline);
-    if (left == 0) return std::nullopt;
-    if (poll(&entry, 1, left) > 0) connection.receive();
-  }
-}
-
-Found knock(const Endpoint& at, const std::optional<Endpoint>& source, const Secret& secret, const Proof& world,
-            const RankHello& hello, Deadline deadline, Connection& taken, std::string& why) {
-  const auto soon = [&] { return std::min(deadline, deadline_in(patience)); };
-  FileDescriptor socket = connect_tcp(at, source, soon(), why);
-  if (!socket) return Found::nobody;
-  Connection connection(std::move(socket));
-  const auto first = await_frame(connection, soon());
-  const auto banner = first && first->kind == FrameKind::banner ? first->as<Banner>() : std::nullopt;
-  if (!first && connection.fault().empty()) {  // who is busy has not looked at the door yet
-    why = "no answer";
-    return Found::nobody;
-  }
-  if (!banner) {
-    why = connection.other_version() ? fmt::format("who listens there speaks version {} of the protocol, this rank {}",
-                                                   *connection.other_version(), protocol_version)
-                                     : "who listens there does not speak this protocol";
-    return Found::another_world;
-  }
-  if (banner->world != world) {
-    why = "who listens there belongs to another world: do all ranks have the same variables of the launch?";
-    return Found::another_world;
-  }
-  RankHello own = hello;
-  own.challenge = random_proof();
-  own.proof = of_hello(secret, *banner, own);
-  connection.send(FrameKind::hello, bytes_of(own));
-  // A member is busy at times; what else knows the world's name had it from there.
-  const auto answer = await_frame(connection, deadline);
-  const auto receipt = answer && answer->kind == FrameKind::receipt ? answer->as<Receipt>() : std::nullopt;
-  if (!receipt || receipt->proof != of_receipt(secret, world, own)) {
-    why = "who listens there did not take the greeting";
-    return Found::nobody;
-  }
-  taken = std::move(connection);
-  return Found::member;
 }
 
 }  // namespace imbrex::runtime

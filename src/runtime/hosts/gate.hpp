@@ -1,9 +1,9 @@
-// How two ends of a TCP connection show each other that they know the secret of a launch, without telling it.
+// Where connections from other hosts come in. Both ends show each other that they know the secret of a launch, without
+// telling it, and agree on keys: docs/dev/hosts-protocol.md.
 #pragma once
 
 #include <poll.h>
 
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -12,13 +12,16 @@
 
 namespace imbrex::runtime {
 
+/// Seconds for each step of a greeting, which who belongs here takes at once.
+inline constexpr double patience = 1;
+
 /// 128 random bits.
 Proof random_proof();
 
-/// That who connects knows the key; that who listens does. `world`: the name at the gate. Each holds what the other end
-/// has drawn at random, so neither serves twice, and not in the other direction.
+/// What the two have said before their keys hold: what the proof is of, and the keys are made of.
+std::string transcript_of(const Banner& banner, const RankHello& hello);
+/// That who connects knows the key. Each end has drawn a key for this connection, so none serves twice.
 Proof of_hello(const Secret& secret, const Banner& banner, const RankHello& hello);
-Proof of_receipt(const Secret& secret, const Proof& world, const RankHello& hello);
 
 /// Texts of a fixed size, which end with a zero byte.
 template <std::size_t Bytes>
@@ -34,55 +37,52 @@ std::string text_in(const char (&field)[Bytes]) {
 /// A rank that has come, and has shown that it knows the secret.
 struct Guest {
   Connection connection;
-  RankHello hello;
+  RankClaim claim;
 };
 
-/// Where connections come in. Strangers cost little and disturb no rank: each is told a random number and the world's
-/// name, has a second to send a greeting that holds, and gives way to others where there are many.
+/// Receives the ranks of one world. Strangers cost little and disturb no rank: each has a second to send a greeting
+/// that holds, and gives way to others where there are many, or where descriptors run short.
 class Gate {
  public:
-  Gate(FileDescriptor listener, const Secret& secret, const Proof& world)
-      : listener_(std::move(listener)), secret_(secret), world_(world) {}
+  Gate(FileDescriptor listener, const Secret& secret, const Proof& world);
 
   /// What to wait for.
   void add_to(std::vector<pollfd>& polls) const;
-  /// Takes what has come. Does not wait.
+  /// Takes what has come: those that know the secret, and know that this end does. Does not wait.
   std::vector<Guest> admit();
-  /// Has shown that it knows the secret: tells it that this end does, too.
-  void welcome(Guest& guest) const;
 
   /// Why the last one was sent away that spoke this protocol or none; empty where none was.
   const std::string& turned_away() const { return turned_away_; }
-  void close() { listener_.close(), strangers_.clear(); }
+  void close() { listener_.close(), visitors_.clear(); }
 
  private:
-  struct Stranger {
+  struct Visitor {
     Connection connection;
+    KeyPair keys;
     Banner banner;
     std::string address;
     Deadline deadline;
+    std::optional<RankClaim> claim = {};
+    bool proven = false;
+    bool done = false;
   };
 
+  void hear(Visitor& visitor, std::vector<Guest>& guests);
+  void take(Visitor& visitor, const Frame& frame, std::vector<Guest>& guests);
+  void greet(Visitor& visitor, const Frame& frame);
+  void turn_away(Visitor& visitor, std::string_view why);
   void accept_some();
-  void make_room();
+  bool drop_stranger();
+  bool drop_any();
 
   FileDescriptor listener_;
   const Secret& secret_;
   Proof world_;
-  std::vector<Stranger> strangers_;  // the oldest first
+  std::uint32_t port_;
+  std::uint64_t descriptors_;      // that this process may have
+  Deadline closed_until_{};        // for want of descriptors
+  std::vector<Visitor> visitors_;  // the oldest first
   std::string turned_away_;
 };
-
-/// Whom a connector finds behind a gate.
-enum class Found { nobody, another_world, member };
-
-/// Connects to the gate of `world`, greets, and waits until it is taken. `hello`: all but proof and challenge.
-/// `member`: the connection has been taken. Else `why` tells more. Never longer than until the deadline; who does not
-/// say which world it belongs to has a second.
-Found knock(const Endpoint& at, const std::optional<Endpoint>& source, const Secret& secret, const Proof& world,
-            const RankHello& hello, Deadline deadline, Connection& taken, std::string& why);
-
-/// Waits for a whole frame. Nothing past the deadline, or once none will come: then the connection has a fault.
-std::optional<Frame> await_frame(Connection& connection, Deadline deadline);
 
 }  // namespace imbrex::runtime

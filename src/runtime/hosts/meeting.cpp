@@ -7,7 +7,6 @@
 #include <climits>
 #include <filesystem>
 #include <fstream>
-#include <thread>
 
 #include "base/check.hpp"
 #include "base/environment.hpp"
@@ -74,14 +73,14 @@ class HostsMeeting::Registrar {
       : meeting_(meeting),
         gate_(std::move(meeting.listener_), meeting.secret_, meeting.world_),
         guests_(static_cast<std::size_t>(meeting.size_)) {
-    guests_[0].hello = meeting.own_hello();
-    guests_[0].hello.rank = 0;
+    guests_[0].claim = meeting.own_claim();
+    guests_[0].claim.rank = 0;
   }
 
   void gather() {
     try {
       while (joined_ < meeting_.size_) {
-        if (milliseconds_until(deadline_) == 0) refuse(missing());
+        if (milliseconds_until(meeting_.deadline_) == 0) refuse(missing());
         wait(100);
         expect_all_there();
         for (Guest& guest : gate_.admit()) take(std::move(guest));
@@ -99,27 +98,27 @@ class HostsMeeting::Registrar {
     std::vector<pollfd> polls;
     gate_.add_to(polls);
     for (const Guest& guest : guests_) polls.push_back({guest.connection.socket().get(), POLLIN, 0});
-    if (poll(polls.data(), polls.size(), std::min(milliseconds, milliseconds_until(deadline_))) < 0 && errno != EINTR)
+    if (poll(polls.data(), polls.size(), std::min(milliseconds, milliseconds_until(meeting_.deadline_))) < 0 &&
+        errno != EINTR)
       refuse(fmt::format("rank 0 cannot wait for the others: {}", std::strerror(errno)));
   }
 
-  static std::string who(const RankHello& hello) { return runtime::who(hello.pid, text_in(hello.host_name)); }
-  static Claim claim_of(const RankHello& hello) { return {hello.rank, hello.size, hello.heap_bytes, who(hello)}; }
+  static std::string who(const RankClaim& claim) { return runtime::who(claim.pid, text_in(claim.host_name)); }
+  static Claim claim_of(const RankClaim& claim) { return {claim.rank, claim.size, claim.heap_bytes, who(claim)}; }
 
   // A rank that waits for the roster says nothing.
   void expect_all_there() {
     for (int rank = 1; rank < meeting_.size_; ++rank)
       if (Guest& guest = guests_[static_cast<std::size_t>(rank)]; guest.connection && !guest.connection.receive())
-        refuse(fmt::format("rank {} ({}) ended before the world was complete", rank, who(guest.hello)));
+        refuse(fmt::format("rank {} ({}) ended before the world was complete", rank, who(guest.claim)));
   }
 
   void take(Guest guest) {
-    gate_.welcome(guest);
-    const int rank = guest.hello.rank;
+    const int rank = guest.claim.rank;
     const Guest* claimed = rank >= 0 && rank < meeting_.size_ ? &guests_[static_cast<std::size_t>(rank)] : nullptr;
     const bool earlier = claimed && (rank == 0 || claimed->connection);
     const std::string reason =
-        misfit(claim_of(guest.hello), claim_of(guests_[0].hello), earlier ? who(claimed->hello) : std::string());
+        misfit(claim_of(guest.claim), claim_of(guests_[0].claim), earlier ? who(claimed->claim) : std::string());
     if (!reason.empty()) {
       refused_.push_back(std::move(guest));  // to be told, too
       refuse(reason);
@@ -148,11 +147,10 @@ class HostsMeeting::Registrar {
       for (Guest& guest : guests_)
         if (guest.connection) tell(guest, reason);
       for (Guest& guest : refused_) tell(guest, reason);
-      const Deadline end = std::min(deadline_, deadline_in(0.5));
+      const Deadline end = std::min(meeting_.deadline_, deadline_in(0.5));
       while (milliseconds_until(end) > 0) {
         wait(20);
         for (Guest& guest : gate_.admit()) {
-          gate_.welcome(guest);
           tell(guest, reason);
           refused_.push_back(std::move(guest));
         }
@@ -167,18 +165,18 @@ class HostsMeeting::Registrar {
     std::vector<Proof> hosts;
     std::string entries;
     for (const Guest& guest : guests_) {
-      auto host = std::find(hosts.begin(), hosts.end(), guest.hello.host);
-      if (host == hosts.end()) host = hosts.insert(hosts.end(), guest.hello.host);
+      auto host = std::find(hosts.begin(), hosts.end(), guest.claim.host);
+      if (host == hosts.end()) host = hosts.insert(hosts.end(), guest.claim.host);
       RosterEntry entry;
       entry.host = static_cast<std::int32_t>(host - hosts.begin());
-      entry.pid = guest.hello.pid;
-      entry.port = guest.hello.port;
-      entry.wait_limit = static_cast<float>(guest.hello.wait_limit);
+      entry.pid = guest.claim.pid;
+      entry.port = guest.claim.port;
+      entry.wait_limit = static_cast<float>(guest.claim.wait_limit);
       // A loopback address means another host to ranks that read it there.
       if (guest.connection)
         if (const Endpoint end = far_end(guest.connection.socket()); !end.is_loopback())
           put_text(entry.address, end.address());
-      put_text(entry.host_name, text_in(guest.hello.host_name));
+      put_text(entry.host_name, text_in(guest.claim.host_name));
       roster.ranks.push_back(entry);
       entries += bytes_of(entry);
     }
@@ -195,7 +193,6 @@ class HostsMeeting::Registrar {
   Gate gate_;
   std::vector<Guest> guests_;  // by rank; rank 0's has no connection
   std::vector<Guest> refused_;
-  Deadline deadline_ = deadline_in(meeting_.options_.wait_limit);
   int joined_ = 1;
 };
 
@@ -207,28 +204,23 @@ HostsMeeting::HostsMeeting(const std::string& key, unsigned sequence, const Reac
       rank_(rank),
       size_(size),
       options_(options),
+      deadline_(deadline_in(options.wait_limit)),
       world_(secret_.prove(fmt::format("hosts/{}", sequence))),
       connections_(static_cast<std::size_t>(size)) {
   if (const auto name = base::environment().text(base::Key::interface)) own_addresses_ = addresses_of_interface(*name);
 }
 
-RankHello HostsMeeting::own_hello() const {
-  RankHello hello;
-  hello.rank = rank_;
-  hello.size = size_;
-  hello.pid = getpid();
-  hello.port = rank_ > 0 && listener_ ? own_end(listener_).port() : 0;
-  hello.heap_bytes = options_.heap_bytes;
-  hello.wait_limit = options_.wait_limit;
-  hello.host = secret_.prove("host/" + own_host_identity());
-  put_text(hello.host_name, own_host_name());
-  return hello;
-}
-
-std::optional<Endpoint> HostsMeeting::source_for(const Endpoint& to) const {
-  const auto same = std::find_if(own_addresses_.begin(), own_addresses_.end(),
-                                 [&](const Endpoint& own) { return own.family() == to.family(); });
-  return same == own_addresses_.end() ? std::nullopt : std::optional(same->with_port(0));
+RankClaim HostsMeeting::own_claim() const {
+  RankClaim claim;
+  claim.rank = rank_;
+  claim.size = size_;
+  claim.pid = getpid();
+  claim.port = rank_ > 0 && listener_ ? own_end(listener_).port() : 0;
+  claim.heap_bytes = options_.heap_bytes;
+  claim.wait_limit = options_.wait_limit;
+  claim.host = secret_.prove("host/" + own_host_identity());
+  put_text(claim.host_name, own_host_name());
+  return claim;
 }
 
 FileDescriptor HostsMeeting::listen_at_port(std::uint16_t port) const {
@@ -245,49 +237,46 @@ std::string HostsMeeting::name_of(int rank) const {
                      who(roster_.ranks[static_cast<std::size_t>(rank)].pid, roster_.host_name(rank)));
 }
 
-/// False where another process is at one of the ports as this world's rank 0: this one joins as a guest, so that the
-/// other can tell everybody of the clash.
+/// False where another process is at one of the ports before as this world's rank 0: this one joins as a guest, so that
+/// the other can tell everybody of the clash.
 bool HostsMeeting::become_first() {
-  const Deadline deadline = deadline_in(options_.wait_limit);
-  for (int i = 0; i < ports_tried; ++i) {
+  const Endpoint here = own_addresses_.empty() ? *Endpoint::parse("127.0.0.1", 0) : own_addresses_.front();
+  std::vector<Endpoint> taken;
+  for (int i = 0; i < ports_tried && !listener_; ++i) {
     const auto port = static_cast<std::uint16_t>(reach_.first_port + i);
-    if ((listener_ = listen_at_port(port))) return true;
-    const Endpoint there =
-        own_addresses_.empty() ? *Endpoint::parse("127.0.0.1", port) : own_addresses_.front().with_port(port);
-    std::string why;
-    if (knock(there, std::nullopt, secret_, world_, own_hello(), deadline, connections_[0], why) == Found::member)
-      return false;
+    if (!(listener_ = listen_at_port(port))) taken.push_back(here.with_port(port));
   }
-  refuse(fmt::format("rank 0 on host {} finds no free port: all from {} to {} are in use", own_host_name(),
-                     reach_.first_port, reach_.first_port + ports_tried - 1));
+  if (taken.empty()) return true;
+  Answers answers(std::move(taken));
+  // Guests that come meanwhile wait at this one's port, for as long as a greeting may take.
+  const Deadline end = std::min(deadline_, deadline_in(patience));
+  if (auto found = knock(answers, {}, {secret_, world_, own_claim()}, end, false)) {
+    connections_[0] = std::move(found->connection);
+    listener_.close();
+    return false;
+  }
+  if (listener_) return true;
+  refuse(fmt::format("rank 0 on host {} finds no free port: all from {} to {} are in use ({})", own_host_name(),
+                     reach_.first_port, reach_.first_port + ports_tried - 1, answers.text()));
 }
 
 /// Asks at every port of every address again and again.
 void HostsMeeting::find_first() {
-  const Deadline deadline = deadline_in(options_.wait_limit);
-  const std::vector<Endpoint> addresses = resolve(reach_.host, reach_.first_port, deadline);
-  const RankHello hello = own_hello();
-  std::string last, found;  // why no rank was there; what was there
-  while (true) {
-    for (const Endpoint& address : addresses)
-      for (int i = 0; i < ports_tried; ++i) {
-        const Endpoint at = address.with_port(static_cast<std::uint16_t>(reach_.first_port + i));
-        std::string why;
-        const Found here = knock(at, source_for(at), secret_, world_, hello, deadline, connections_[0], why);
-        if (here == Found::member) {
-          first_ = at;
-          return;
-        }
-        (here == Found::another_world ? found : last) = fmt::format("{}: {}", at.text(), why);
-      }
-    if (milliseconds_until(deadline) == 0) break;
-    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  std::vector<Endpoint> places;
+  for (const Endpoint& address : resolve(reach_.host, reach_.first_port, deadline_))
+    for (int i = 0; i < ports_tried; ++i)
+      places.push_back(address.with_port(static_cast<std::uint16_t>(reach_.first_port + i)));
+  Answers answers(std::move(places));
+  if (auto found = knock(answers, own_addresses_, {secret_, world_, own_claim()}, deadline_, true)) {
+    connections_[0] = std::move(found->connection);
+    first_ = found->at;
+    return;
   }
   refuse(
       fmt::format("rank 0 did not arrive within {:.3g} s of rank {} of {} on host {}, which looked for it at {} ports "
                   "{} to {} ({})",
                   options_.wait_limit, rank_, size_, own_host_name(), reach_.host, reach_.first_port,
-                  reach_.first_port + ports_tried - 1, found.empty() ? last : found));
+                  reach_.first_port + ports_tried - 1, answers.text()));
 }
 
 void HostsMeeting::await_roster() {
@@ -335,17 +324,15 @@ void HostsMeeting::connect_to(int rank) {
   const std::string address = text_in(entry.address);
   const auto port = static_cast<std::uint16_t>(entry.port);
   const auto at = address.empty() ? first_.with_port(port) : Endpoint::parse(address, port).value_or(Endpoint());
-  const Deadline deadline = deadline_in(options_.wait_limit);
-  std::string why;
+  const Caller caller{secret_, gate_name(secret_, sequence_, roster_.nonce, rank), own_claim()};
+  Answers answers({at});
   // Until its gate opens: it listens already.
-  while (knock(at, source_for(at), secret_, gate_name(secret_, sequence_, roster_.nonce, rank), own_hello(), deadline,
-               connections_[static_cast<std::size_t>(rank)], why) != Found::member) {
-    expect_first_there();
-    if (milliseconds_until(deadline) == 0)
-      refuse(fmt::format("rank {} on host {} does not reach {} at {} within {:.3g} s: {}", rank_, own_host_name(),
-                         name_of(rank), at.text(), options_.wait_limit, why));
-    std::this_thread::sleep_for(std::chrono::milliseconds(20));
-  }
+  auto found =
+      knock(answers, own_addresses_, caller, deadline_in(options_.wait_limit), true, [this] { expect_first_there(); });
+  if (!found)
+    refuse(fmt::format("rank {} on host {} does not reach {} within {:.3g} s: {}", rank_, own_host_name(),
+                       name_of(rank), options_.wait_limit, answers.text()));
+  connections_[static_cast<std::size_t>(rank)] = std::move(found->connection);
 }
 
 void HostsMeeting::await_later_ranks() {
@@ -365,10 +352,9 @@ void HostsMeeting::await_later_ranks() {
     if (connections_[0]) polls.push_back({connections_[0].socket().get(), POLLIN, 0});
     poll(polls.data(), polls.size(), std::min(100, milliseconds_until(deadline)));
     for (Guest& guest : gate.admit()) {
-      const auto place = std::find(missing.begin(), missing.end(), guest.hello.rank);
+      const auto place = std::find(missing.begin(), missing.end(), guest.claim.rank);
       if (place == missing.end()) continue;
-      gate.welcome(guest);
-      connections_[static_cast<std::size_t>(guest.hello.rank)] = std::move(guest.connection);
+      connections_[static_cast<std::size_t>(guest.claim.rank)] = std::move(guest.connection);
       missing.erase(place);
     }
     expect_first_there();

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "imbrex/world.hpp"
-#include "runtime/hosts/gate.hpp"
+#include "runtime/hosts/knock.hpp"
 #include "runtime/hosts/reach.hpp"
 
 namespace imbrex::runtime {
@@ -48,8 +48,7 @@ class HostsMeeting {
  private:
   class Registrar;
 
-  RankHello own_hello() const;
-  std::optional<Endpoint> source_for(const Endpoint& to) const;
+  RankClaim own_claim() const;
   FileDescriptor listen_at_port(std::uint16_t port) const;
   std::string name_of(int rank) const;
 
@@ -65,6 +64,7 @@ class HostsMeeting {
   Reach reach_;
   int rank_, size_;
   const WorldOptions& options_;
+  Deadline deadline_;                    // until all have found rank 0
   std::vector<Endpoint> own_addresses_;  // of the interface that is named; empty where none is
   Proof world_;
   FileDescriptor listener_;  // rank 0: for all; another: for later ranks

@@ -48,8 +48,12 @@ Answer ask_in_time(const std::string& host, const std::string& port, Deadline de
   return future.wait_until(deadline) == std::future_status::ready ? future.get() : Answer{};
 }
 
+FileDescriptor try_tcp(int family) {
+  return FileDescriptor(::socket(family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+}
+
 FileDescriptor make_tcp(int family) {
-  FileDescriptor socket(::socket(family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  FileDescriptor socket = try_tcp(family);
   if (!socket)
     throw Error(ErrorCode::runtime_failure, fmt::format("cannot make a TCP socket: {}", std::strerror(errno)));
   return socket;
@@ -185,7 +189,11 @@ FileDescriptor listen_tcp(const Endpoint& at) {
 }
 
 FileDescriptor begin_connect(const Endpoint& to, const std::optional<Endpoint>& source, std::string& why) {
-  FileDescriptor socket = make_tcp(to.family());
+  FileDescriptor socket = try_tcp(to.family());
+  if (!socket) {
+    why = fmt::format("cannot make a TCP socket: {}", std::strerror(errno));
+    return {};
+  }
   set(socket, IPPROTO_TCP, TCP_NODELAY, 1);
   if (source && bind(socket.get(), source->get(), source->length()) != 0) {
     why = fmt::format("cannot send from {}: {}", source->address(), std::strerror(errno));
@@ -196,25 +204,20 @@ FileDescriptor begin_connect(const Endpoint& to, const std::optional<Endpoint>& 
   return {};
 }
 
-FileDescriptor connect_tcp(const Endpoint& to, const std::optional<Endpoint>& source, Deadline deadline,
-                           std::string& why) {
-  FileDescriptor socket = begin_connect(to, source, why);
-  if (!socket) return {};
+std::optional<bool> is_connected(const FileDescriptor& socket, std::string& why) {
   pollfd entry{socket.get(), POLLOUT, 0};
-  int ready = 0;
-  while ((ready = poll(&entry, 1, milliseconds_until(deadline))) < 0 && errno == EINTR) {
-  }
+  if (poll(&entry, 1, 0) <= 0) return std::nullopt;
   int error = 0;
   socklen_t length = sizeof error;
   IMBREX_SYSTEM(getsockopt(socket.get(), SOL_SOCKET, SO_ERROR, &error, &length));
   // On one host a socket may meet itself, at a port that the system gives out.
-  if (ready > 0 && error == 0 && own_end(socket).text() != far_end(socket).text()) return socket;
-  why = ready > 0 ? std::strerror(error ? error : ECONNREFUSED) : "no answer";
-  return {};
+  if (error == 0 && own_end(socket).text() == far_end(socket).text()) error = ECONNREFUSED;
+  if (error != 0) why = std::strerror(error);
+  return error == 0;
 }
 
-FileDescriptor accept_tcp(const FileDescriptor& listener) {
-  FileDescriptor socket = try_accept(listener);
+FileDescriptor accept_tcp(const FileDescriptor& listener, int& error) {
+  FileDescriptor socket = accept_one(listener, error);
   // Who connected may have gone: that is no fault of this end's.
   const int yes = 1;
   if (socket) setsockopt(socket.get(), IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);

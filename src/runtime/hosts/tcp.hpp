@@ -63,12 +63,11 @@ FileDescriptor listen_tcp(const Endpoint& at);
 /// Begins to connect, from `source` where it is given; an empty descriptor, and why, where that fails at once. The
 /// socket is connected, or has failed, once it can be written.
 FileDescriptor begin_connect(const Endpoint& to, const std::optional<Endpoint>& source, std::string& why);
-/// Connects; an empty descriptor, and why, where no peer answers until the deadline.
-FileDescriptor connect_tcp(const Endpoint& to, const std::optional<Endpoint>& source, Deadline deadline,
-                           std::string& why);
+/// Whether it is connected, or has failed, and why; nothing while it is under way.
+std::optional<bool> is_connected(const FileDescriptor& socket, std::string& why);
 
-/// An empty descriptor where no connection waits. Throws as try_accept does.
-FileDescriptor accept_tcp(const FileDescriptor& listener);
+/// As accept_one.
+FileDescriptor accept_tcp(const FileDescriptor& listener, int& error);
 
 Endpoint own_end(const FileDescriptor& socket);
 Endpoint far_end(const FileDescriptor& socket);

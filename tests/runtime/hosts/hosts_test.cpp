@@ -180,7 +180,7 @@ TEST(Hosts, RankZeroIsMissing) {
 TEST(Hosts, TheSecretDiffers) {
   HostsLaunch launch;
   auto starts = launch.members("ab", {"join", "4096", "5"});
-  starts[1].variables[2] = "IMBREX_RENDEZVOUS=another";
+  starts[1].variables[2] = "IMBREX_RENDEZVOUS=another secret than that";
   const auto results = spawn(starts);
   EXPECT_EQ(results[0].code, 3);
   EXPECT_NE(results[0].text.find("rank 1 of 2 did not arrive"), std::string::npos) << results[0].text;
@@ -213,16 +213,17 @@ TEST(Hosts, TwoLaunchesAtOneAddress) {
 }
 
 TEST(Hosts, ByTheVariablesOfOtherLaunchers) {
-  const auto run = [](const auto& variables) {
+  const HostsLaunch launch;
+  const auto run = [&](const auto& variables) {
     std::vector<Start> starts;
     for (int rank = 0; rank < 4; ++rank) {
       starts.push_back({variables(rank), {"storm", "2", "20"}});
       starts.back().variables.push_back(fmt::format("IMBREX_HOST={}", rank < 3 ? "a" : "b"));
       starts.back().variables.push_back("IMBREX_WAIT_LIMIT=20");
+      starts.back().variables.push_back("IMBREX_RENDEZVOUS=" + launch.secret);
     }
     expect_well(spawn(starts));
   };
-  const HostsLaunch launch;
   run([&](int rank) -> std::vector<std::string> {
     return {fmt::format("RANK={}", rank),
             "WORLD_SIZE=4",
@@ -243,6 +244,21 @@ TEST(Hosts, ByTheVariablesOfOtherLaunchers) {
     return {fmt::format("OMPI_COMM_WORLD_RANK={}", rank), "OMPI_COMM_WORLD_SIZE=4", "OMPI_COMM_WORLD_LOCAL_SIZE=2",
             "PMIX_NAMESPACE=" + launch.secret, fmt::format("IMBREX_ADDRESS=[::1]:{}", launch.port)};
   });
+}
+
+// Each stranger on the network has what these say.
+TEST(Hosts, WithoutASecretNoRankMeets) {
+  const HostsLaunch launch;
+  std::vector<Start> starts;
+  for (int rank = 0; rank < 2; ++rank)
+    starts.push_back(
+        {{fmt::format("RANK={}", rank), "WORLD_SIZE=2", "LOCAL_WORLD_SIZE=1", "LOCAL_RANK=0", "MASTER_ADDR=127.0.0.1",
+          fmt::format("MASTER_PORT={}", launch.port), "TORCHELASTIC_RUN_ID=none", "TORCHELASTIC_RESTART_COUNT=0"},
+         {"join", "4096", "5"}});
+  expect_refusal(starts,
+                 {"IMBREX_RENDEZVOUS is not set: the ranks that torchrun has started meet over a network",
+                  "set IMBREX_RENDEZVOUS to random text of at least 16 bytes"},
+                 2);
 }
 
 TEST(Hosts, InterfacesAreNamed) {

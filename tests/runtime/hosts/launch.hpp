@@ -9,9 +9,22 @@
 #include <fmt/format.h>
 
 #include "runtime/bootstrap/bootstrap.hpp"
+#include "runtime/hosts/tcp.hpp"
 #include "runtime/spawn.hpp"
 
 namespace imbrex::test {
+
+/// A connection, once it is made; an empty descriptor, and why, where no peer answers until the deadline.
+inline runtime::FileDescriptor connect_tcp(const runtime::Endpoint& to, runtime::Deadline deadline, std::string& why) {
+  runtime::FileDescriptor socket = runtime::begin_connect(to, std::nullopt, why);
+  while (socket) {
+    if (const auto connected = runtime::is_connected(socket, why))
+      return *connected ? std::move(socket) : runtime::FileDescriptor();
+    if (runtime::milliseconds_until(deadline) == 0) break;
+    usleep(200);
+  }
+  return {};
+}
 
 /// One launch: a secret, and ports that no other launch of this test has.
 struct HostsLaunch {

@@ -7,8 +7,9 @@
 
 #include <chrono>
 #include <functional>
+#include <thread>
 
-#include "runtime/hosts/gate.hpp"
+#include "runtime/hosts/knock.hpp"
 #include "runtime/hosts/launch.hpp"
 #include "runtime/hosts/reach.hpp"
 
@@ -53,7 +54,7 @@ Endpoint endpoint(int port) { return *Endpoint::parse("127.0.0.1", static_cast<s
 Connection visit(const HostsLaunch& launch, Banner* banner = nullptr) {
   std::string why;
   for (int i = 0;; i = (i + 1) % ports_tried) {
-    Connection connection(connect_tcp(endpoint(launch.port + i), std::nullopt, deadline_in(1), why));
+    Connection connection(connect_tcp(endpoint(launch.port + i), deadline_in(1), why));
     if (!connection) {
       usleep(500);
       continue;
@@ -65,6 +66,8 @@ Connection visit(const HostsLaunch& launch, Banner* banner = nullptr) {
     return connection;
   }
 }
+
+std::uint32_t far_port(const Connection& connection) { return far_end(connection.socket()).port(); }
 
 void send_raw(const Connection& connection, std::string_view bytes) {
   [[maybe_unused]] const auto sent = ::send(connection.socket().get(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
@@ -109,7 +112,7 @@ TEST(HostsStrangers, SayHalfAGreeting) {
     head.kind = static_cast<std::uint16_t>(FrameKind::hello);
     head.bytes = sizeof(RankHello);
     send_raw(held.back(), bytes_of(head));
-    send_raw(held.back(), std::string(100, 'h'));
+    send_raw(held.back(), std::string(40, 'h'));
     if (held.size() > 20) pause();
   });
   expect_meeting(launch);
@@ -121,10 +124,8 @@ TEST(HostsStrangers, GuessTheProof) {
     Banner banner;
     Connection connection = visit(launch, &banner);
     RankHello hello;
-    hello.rank = 1;
-    hello.size = 5;
-    hello.heap_bytes = 4096;
-    hello.challenge = random_proof();
+    hello.key = KeyPair().own();
+    hello.port = far_port(connection);
     hello.proof = of_hello(Secret("a guess"), banner, hello);
     connection.send(FrameKind::hello, bytes_of(hello));
     usleep(1000);
@@ -162,7 +163,8 @@ void hold_first_port(const HostsLaunch& launch, const std::function<void(Connect
   static const FileDescriptor listener = listen_tcp(endpoint(launch.port));
   pollfd entry{listener.get(), POLLIN, 0};
   poll(&entry, 1, -1);
-  act(Connection(accept_tcp(listener)));
+  int error = 0;
+  act(Connection(accept_tcp(listener, error)));
 }
 
 TEST(HostsStrangers, ListenAndSayNothing) {
@@ -184,19 +186,240 @@ TEST(HostsStrangers, ListenAndSayNonsense) {
   expect_meeting(launch);
 }
 
+/// The world's name, as everybody may have seen it.
+Proof world_of(const HostsLaunch& launch) { return Secret("imbrex launch\n" + launch.secret).prove("hosts/0"); }
+
+/// Shows a copied banner, and answers the greeting by `answer`.
+void pose(const HostsLaunch& launch, const std::function<void(Connection&)>& answer) {
+  static std::vector<Connection> held;
+  hold_first_port(launch, [&](Connection connection) {
+    connection.send(FrameKind::banner, bytes_of(Banner{world_of(launch), KeyPair().own()}));
+    await_frame(connection, deadline_in(1));
+    answer(connection);
+    held.push_back(std::move(connection));
+  });
+}
+
 TEST(HostsStrangers, ListenAndPoseAsRankZero) {
   const HostsLaunch launch;
-  const Proof world = Secret("imbrex launch\n" + launch.secret).prove("hosts/0");  // as everybody may have seen it
   const Stranger stranger([&] {
-    hold_first_port(launch, [&](Connection connection) {
-      const Banner banner{world, random_proof()};
-      connection.send(FrameKind::banner, bytes_of(banner));
-      await_frame(connection, deadline_in(1));
+    pose(launch, [](Connection& connection) {
       connection.send(FrameKind::refusal, "there is no world for you");
+      connection = Connection();
     });
   });
   usleep(50000);
   expect_meeting(launch);
+}
+
+// It has the name, and not the key: in the clear, by keys of its own, or as long as a sealed one.
+TEST(HostsStrangers, ListenAndSendAReceipt) {
+  for (const char* how : {"clear", "own", "long"}) {
+    SCOPED_TRACE(how);
+    const HostsLaunch launch;
+    const Stranger stranger([&] {
+      pose(launch, [&](Connection& connection) {
+        if (*how == 'o')
+          connection.protect(Session(Secret("a guess"), *KeyPair().shared_with(KeyPair().own()), "", End::gate));
+        connection.send(FrameKind::receipt, *how == 'l' ? std::string(Session::tag_bytes, 'r') : "");
+      });
+    });
+    usleep(50000);
+    expect_meeting(launch);
+  }
+}
+
+// The wait limit is 20 s, and no rank waits for it.
+TEST(HostsStrangers, ListenAndShowACopiedBannerAndNoMore) {
+  const HostsLaunch launch;
+  const Stranger stranger([&] { pose(launch, [](Connection&) {}); });
+  usleep(50000);
+  expect_meeting(launch, 12);
+}
+
+TEST(HostsStrangers, WhoHoldsAPortIsNamedWithIt) {
+  HostsLaunch launch;
+  launch.limit = 2.5;
+  const Stranger stranger([&] { pose(launch, [](Connection&) {}); });
+  usleep(50000);
+  const auto results = spawn({launch.member("ab", 1, {"join", "4096", "2.5"})});
+  EXPECT_EQ(results[0].code, 3);
+  const std::string held = fmt::format(
+      "127.0.0.1 port {}: who listens there shows this world's name and did not take "
+      "the greeting within 1 s; 127.0.0.1 ports {} to {}: Connection refused",
+      launch.port, launch.port + 1, launch.port + 7);
+  EXPECT_NE(results[0].text.find(held), std::string::npos) << results[0].text;
+}
+
+// Seven ports of the eight: the meeting takes a second more for all of them together, and keeps to its limit.
+TEST(HostsStrangers, SilentPortsDoNotAddUp) {
+  HostsLaunch launch;
+  std::vector<FileDescriptor> silent;
+  for (int i = 0; i < ports_tried - 1; ++i) silent.push_back(listen_tcp(endpoint(launch.port + i)));
+  expect_meeting(launch, 5);
+  const auto begin = Clock::now();
+  const auto results = spawn({launch.member("ab", 0, {"join", "4096", "2"})});
+  EXPECT_EQ(results[0].code, 3);
+  EXPECT_NE(results[0].text.find("rank 1 of 2 did not arrive within 2 s"), std::string::npos) << results[0].text;
+  EXPECT_LT(Clock::now() - begin, std::chrono::seconds(4));
+}
+
+/// Listens, and hands on whatever comes, to another place and back. `change` has each part first.
+void relay(const Endpoint& from, const Endpoint& to, const std::function<void(std::string&)>& change) {
+  static const FileDescriptor listener = listen_tcp(from);
+  pollfd entry{listener.get(), POLLIN, 0};
+  poll(&entry, 1, -1);
+  int error = 0;
+  std::string why;
+  const FileDescriptor guest = accept_tcp(listener, error), host = connect_tcp(to, deadline_in(1), why);
+  if (!host) return;
+  pollfd polls[] = {{guest.get(), POLLIN, 0}, {host.get(), POLLIN, 0}};
+  while (poll(polls, 2, 30000) > 0)
+    for (int i = 0; i < 2; ++i) {
+      if (!polls[i].revents) continue;
+      std::string part(16384, 0);
+      const ssize_t bytes = recv(polls[i].fd, part.data(), part.size(), 0);
+      if (bytes <= 0) return;
+      part.resize(static_cast<std::size_t>(bytes));
+      change(part);
+      [[maybe_unused]] const auto sent = ::send(polls[1 - i].fd, part.data(), part.size(), MSG_NOSIGNAL);
+    }
+}
+
+// Rank 0 turns it away, and its guests find the port where rank 0 is.
+TEST(HostsStrangers, HandAGreetingOn) {
+  const HostsLaunch launch;
+  const Stranger stranger([&] { relay(endpoint(launch.port), endpoint(launch.port + 1), [](std::string&) {}); });
+  usleep(50000);
+  expect_meeting(launch, 12);
+  const auto results =
+      spawn({launch.member("abc", 0, {"join", "4096", "2"}), launch.member("abc", 1, {"join", "4096", "2"})});
+  EXPECT_NE(results[0].text.find(fmt::format("it meant to reach port {}, and this rank listens at port {}", launch.port,
+                                             launch.port + 1)),
+            std::string::npos)
+      << results[0].text;
+}
+
+// Rank 0 listens at one address, and somebody at the same port of another one, to which the guest is sent: nothing
+// tells the two apart. Once the ranks work, it reads, changes a bit, says a frame of its own, or one that it has heard.
+TEST(HostsStrangers, StandBetweenRanksAndAreFoundOut) {
+  for (const std::string how : {"change", "say", "repeat", "leave out"}) {
+    SCOPED_TRACE(how);
+    const HostsLaunch launch;
+    const Endpoint other = *Endpoint::parse("127.0.0.2", static_cast<std::uint16_t>(launch.port));
+    const Stranger stranger([&] {
+      int parts = 0;
+      relay(other, endpoint(launch.port), [&](std::string& part) {
+        if (++parts < 40) return;
+        if (how == "change") part.back() = static_cast<char>(part.back() ^ 1);
+        if (how == "repeat") part += part;
+        if (how == "leave out" && parts == 40) part.clear();
+        if (how != "say") return;
+        FrameHead head;
+        head.kind = static_cast<std::uint16_t>(FrameKind::failure);
+        head.bytes = 32;
+        part.append(bytes_of(head)).append("written by who has not the secret");
+      });
+    });
+    auto starts = launch.members("ab", {"work"});
+    starts[0].variables.push_back("IMBREX_INTERFACE=lo");
+    starts[1].variables[3] = fmt::format("IMBREX_ADDRESS=127.0.0.2:{}", launch.port);
+    usleep(50000);
+    const auto begin = Clock::now();
+    std::string all;
+    for (const Result& result : spawn(starts)) {
+      EXPECT_EQ(result.code, 3) << result.text;
+      all += result.text;
+    }
+    EXPECT_LT(Clock::now() - begin, std::chrono::seconds(10));
+    EXPECT_NE(all.find("was lost: what came was not sealed by it for this connection"), std::string::npos) << all;
+    EXPECT_EQ(all.find("written by"), std::string::npos) << all;
+  }
+}
+
+/// A rank 0 with few descriptors forms a world while strangers hold connections, and makes more.
+TEST(HostsStrangers, TakeAllDescriptors) {
+  for (const int most : {24, 40, 64, 100}) {
+    SCOPED_TRACE(most);
+    const HostsLaunch launch;
+    const auto flood = [&] {
+      static std::vector<Connection> held;
+      held.push_back(visit(launch));
+      if (held.size() > 500) held.erase(held.begin(), held.begin() + 250);
+    };
+    const Stranger one(flood), two(flood);
+    auto starts = launch.members("ab", {"join-few", "4096", "20", std::to_string(most)});
+    starts[1].arguments = {"join-late", "4096", "20"};
+    for (const Result& result : spawn(starts)) EXPECT_EQ(result.code, 0) << result.text;
+  }
+}
+
+/// Rank 1 of two, which knows the secret, up to where rank 0 takes it for one.
+Connection join_as_member(const HostsLaunch& launch) {
+  std::vector<Endpoint> places;
+  for (int i = 0; i < ports_tried; ++i) places.push_back(endpoint(launch.port + i));
+  RankClaim claim;
+  claim.rank = 1;
+  claim.size = 2;
+  claim.pid = getpid();
+  claim.heap_bytes = 4096;
+  claim.wait_limit = launch.limit;
+  put_text(claim.host_name, "b");
+  const Secret secret("imbrex launch\n" + launch.secret);
+  Answers answers(places);
+  auto taken = knock(answers, {}, {secret, world_of(launch), claim}, deadline_in(10), true);
+  EXPECT_TRUE(taken) << answers.text();
+  Connection connection = std::move(taken->connection);
+  const auto roster = await_frame(connection, deadline_in(10));
+  EXPECT_TRUE(roster && roster->kind == FrameKind::roster);
+  return connection;
+}
+
+/// What rank 0 ends with, once a member has entered one barrier and sent that.
+std::string end_after(const std::function<void(Connection&)>& act) {
+  const HostsLaunch launch;
+  Result result;
+  std::thread rank([&] { result = spawn({launch.member("ab", 0, {"join", "4096", "20"})})[0]; });
+  Connection connection = join_as_member(launch);
+  const Entry first{1, no_gather, 0};
+  connection.send(FrameKind::enter, bytes_of(first));
+  act(connection);
+  await_frame(connection, deadline_in(0.1));
+  rank.join();
+  EXPECT_EQ(result.code, 3) << result.text;
+  return result.text;
+}
+
+TEST(HostsMembers, ThatSendWhatNoRankSendsAreLost) {
+  const auto expect = [](const std::function<void(Connection&)>& act) {
+    const std::string text = end_after(act);
+    EXPECT_NE(text.find("rank 1"), std::string::npos) << text;
+    EXPECT_NE(text.find("was lost: it sent what no rank sends"), std::string::npos) << text;
+  };
+  // The second barrier is next.
+  for (const std::uint64_t number : {0, 1, 3})
+    expect([&](Connection& connection) { connection.send(FrameKind::enter, bytes_of(Entry{number, no_gather, 0})); });
+  expect([](Connection& connection) { connection.send(FrameKind::enter, bytes_of(Entry{2, 5, 0}), "four"); });
+  expect([](Connection& connection) { connection.send(FrameKind::enter, "x"); });
+  expect([](Connection& connection) { connection.send(FrameKind::state, "finished"); });
+  expect([](Connection& connection) { connection.send(FrameKind::refused, "x"); });
+  expect([](Connection& connection) { connection.send(FrameKind::roster, {}); });
+  expect([](Connection& connection) { connection.send(FrameKind::word, bytes_of(PutWord{4, 1})); });
+}
+
+// Who gets into the connection of a member: what is not sealed ends it.
+TEST(HostsMembers, WhoseConnectionIsWrittenToByOthersAreLost) {
+  for (const std::string& text : {std::string("nonsense, and enough of it"), std::string(40, '\0')}) {
+    const std::string end = end_after([&](Connection& connection) { send_raw(connection, text); });
+    EXPECT_NE(end.find("was lost: it sent what is no frame of this protocol"), std::string::npos) << end;
+  }
+  const std::string end = end_after([&](Connection& connection) {
+    FrameHead head;
+    head.kind = static_cast<std::uint16_t>(FrameKind::failure);
+    head.bytes = 40;
+    send_raw(connection, std::string(bytes_of(head)) + std::string(40, 'f'));
+  });
+  EXPECT_NE(end.find("was lost: what came was not sealed by it for this connection"), std::string::npos) << end;
 }
 
 }  // namespace
