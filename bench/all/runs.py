@@ -7,8 +7,8 @@ usage: runs.py --program IMBREX --set NAME --out FILE [--device cpu|cuda] [--ran
 Sets: verify (every operator in every strategy, compared with float64), operators, layouts, codecs, signaled,
 all_reduce, jacobi. A row is a case: of each way microseconds of a call as the host sees it, the median of the calls
 behind the first, or why it failed. What a set is there for, and what that is compared with, run before the rest; what
-there was no time for is named. The file is written anew behind every run; nothing begins behind S seconds. Exits 1 where
-something was wrong.
+there was no time for is named. The file is written anew behind every run; nothing begins behind S seconds. Exits 1
+where something was wrong.
 """
 
 from __future__ import annotations

@@ -118,8 +118,11 @@ def _place(device: Any, wait_limit: float) -> tuple[int | None, float, dict[str,
 
 
 def _id_on_this_host() -> bytes:
-    """An id without the address that IMBREX_ADDRESS names: the store shows ids to all who reach it, and over a network an id is the
-    secret."""
+    """
+    An id without the address that IMBREX_ADDRESS names.
+
+    The store shows ids to all who reach it, and over a network an id is the secret.
+    """
     made = World.make_unique_id()
     return made.partition(b"@")[0].ljust(len(made), b"\0")
 
