@@ -100,8 +100,8 @@ def sum_of(result, unseen):
                            f"{geometric_mean(r['best_gain'] for r in own):.2f}x", least(r["best_gain"] for r in own) + "x"]))
     others = [r["gain"] for r in rows_of(unseen)]
     return "\n".join(lines) + (
-        "\n\nGeometric means and least values: layers of Llama and GPT-3, M (rows of A) from 1 to 16384, tuned plans, NVLink multicast off. Without tuned\n"
-        f"plans, two H200s reach {geometric_mean(others):.2f}x over {len(others)} sizes ({least(others)}x to {max(others):.2f}x). Four **H100s**, which take the H200s' plans, reach 1.09x to 1.29x, the\n"
+        f"\n\nGeometric means and least values, commit {result.get('commit', 'unknown')}, tuned plans, layers of Llama and GPT-3, M (rows of A) from 1 to 16384, NVLink multicast off.\n"
+        f"{len(others)} sizes without tuned plans, on two H200s: {geometric_mean(others):.2f}x ({least(others)}x to {max(others):.2f}x). Four **H100s**, which take the H200s' plans, reach 1.09x to 1.29x, the\n"
         "operators' means, over the faster of both. The largest products are slower there, 0.72x at worst: [tune](docs/tuning.md) them. "
         f"[Performance](docs/performance.md) has all numbers.\n")
 

@@ -14,6 +14,7 @@ set(IMBREX_PROGRAM_HEADERS
   jobs/measure/measure.hpp
   jobs/nccl_environment.hpp
   jobs/run.hpp
+  jobs/run_ranks.hpp
   jobs/all_reduce/run_all_reduce.hpp
   jobs/shmem_bench/shmem_bench.hpp)
 set(IMBREX_SPARSE_HEADERS
@@ -58,6 +59,8 @@ list(TRANSFORM IMBREX_PROGRAM_HEADERS PREPEND ${CMAKE_CURRENT_SOURCE_DIR}/src/)
 list(TRANSFORM IMBREX_SPARSE_HEADERS PREPEND ${CMAKE_CURRENT_SOURCE_DIR}/src/)
 imbrex_functions_of(program imbrex::jobs ${IMBREX_PROGRAM_HEADERS})
 imbrex_functions_of(program imbrex::jobs::sparse ${IMBREX_SPARSE_HEADERS})
+# What the program hands to them.
+string(APPEND program "    imbrex::plan::GivenKnobs::*;\n")
 file(CONFIGURE OUTPUT ${IMBREX_EXPORTS} @ONLY CONTENT "IMBREX_@PROJECT_VERSION@ {
   global:\n@c_functions@    extern \"C++\" {\n@public@  };\n  local: *;\n};
 IMBREX_PRIVATE {
