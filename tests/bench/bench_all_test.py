@@ -6,6 +6,7 @@ IMBREX_TEST_SEED adds to the seeds, which are printed where something fails.
 
 import contextlib
 import html.parser
+import io
 import json
 import os
 import random
