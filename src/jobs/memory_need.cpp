@@ -39,7 +39,7 @@ std::vector<Group> groups_of(const std::string& root) {
   for (std::string line; std::getline(file, line);) {
     const std::size_t first = line.find(':'), second = line.find(':', first + 1);
     if (first == std::string::npos || second == std::string::npos) continue;
-    const std::string kinds = "," + line.substr(first + 1, second - first - 1) + ",";
+    const std::string kinds = fmt::format(",{},", line.substr(first + 1, second - first - 1));
     const bool unified = kinds == ",,", memory = kinds.find(",memory,") != std::string::npos;
     if (!unified && !memory) continue;
     const std::string base = root + (unified ? "/sys/fs/cgroup" : "/sys/fs/cgroup/memory");

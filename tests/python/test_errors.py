@@ -96,7 +96,7 @@ BAD = {
     "sparse": (lambda g: it.matmul_all_reduce(_z(4, 8).to_sparse(), _z(8, 4), g), "a has layout torch.sparse_coo"),
     "sparse, of a sum": (lambda g: it.all_reduce(_z(4, 8).to_sparse(), g), "x has layout torch.sparse_coo"),
     "x no tensor": (lambda g: it.all_reduce(3, g), "x is of type int"),
-    "weight no tensor": (lambda g: it.all_reduce_rms_norm(_z(4, 8), None, [1], 1e-6, g), "weight is of type int"),
+    "weight no tensor": (lambda g: it.all_reduce_rms_norm(_z(4, 8), None, [1], 1e-6, g), "weight is of type list"),
     "scale no tensor": (
         lambda g: it.matmul_all_reduce(_z(4, 8, dtype=F8), _z(4, 8, dtype=F8).t(), g, scale_a=1, scale_b=_z(1)),
         "scale_a is of type int",

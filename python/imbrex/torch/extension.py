@@ -45,21 +45,25 @@ def call(name: str, *arguments: Any) -> None:
 
 
 # What Python and torch raise of arguments that a call does not take.
-_OF_ARGUMENTS = (TypeError, AttributeError, IndexError, ValueError, OverflowError, NotImplementedError)
+_OF_ARGUMENTS = (TypeError, AttributeError, IndexError, ValueError, OverflowError)
+_MAY_BE_LISTS = ("b", "bias", "scale_b", "out")
 
 
 def _understood(error: Exception, tensors: dict[str, Any]) -> Exception:
     """InvalidInput, with the argument's name where one is seen to be no plain tensor, or the error as it is."""
     of_schema = type(error) is RuntimeError and "Expected a value of type" in str(error)
-    if isinstance(error, Error) or not (of_schema or isinstance(error, _OF_ARGUMENTS)):
+    # An operator is not implemented for sparse tensors. What Imbrex itself says so of, such as a derivative, is no
+    # matter of one argument.
+    unimplemented = isinstance(error, NotImplementedError)
+    if isinstance(error, Error) or not (of_schema or unimplemented or isinstance(error, _OF_ARGUMENTS)):
         return error
     for name, given in tensors.items():
-        for one in given if isinstance(given, (list, tuple)) else (given,):
+        for one in given if isinstance(given, (list, tuple)) and name in _MAY_BE_LISTS else (given,):
             if one is not None and not isinstance(one, torch.Tensor):
                 return InvalidInput(f"{name} is of type {type(one).__name__}: it must be a torch.Tensor")
             if one is not None and one.layout is not torch.strided:
                 return InvalidInput(f"{name} has layout {one.layout}: it must be {torch.strided}")
-    return InvalidInput((str(error) or type(error).__name__).splitlines()[0])
+    return error if unimplemented else InvalidInput((str(error) or type(error).__name__).splitlines()[0])
 
 
 def raise_for(error: Exception, name: str, **tensors: Any) -> NoReturn:
