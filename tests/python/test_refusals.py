@@ -16,6 +16,7 @@ pytest.importorskip("torch")
 
 import torch
 import torch.distributed as dist
+from conftest import Ranks
 from device_for_tests import DEVICE
 from groups_for_tests import group_of
 from torch import Tensor
@@ -25,6 +26,16 @@ import imbrex.torch as it
 from imbrex._library import program
 
 Call = Callable[[], Any]
+
+
+@pytest.fixture(scope="module", name="ranks")
+def own_ranks() -> Iterator[Ranks]:
+    """Ranks of these tests alone."""
+    made = Ranks()
+    yield made
+    made.close()
+
+
 SOON = 10.0  # seconds; the wait limit is 30
 
 
