@@ -57,7 +57,7 @@ Group::~Group() {
   for (const Made& one : all) one.destroy();
 }
 
-void Group::make_room() {
+void Group::end_oldest() {
   auto oldest = made.end();
   std::size_t on_cpu = 0;
   for (auto one = made.begin(); one != made.end(); ++one) {
@@ -65,7 +65,7 @@ void Group::make_room() {
     ++on_cpu;
     if (oldest == made.end() || one->second.number < oldest->second.number) oldest = one;
   }
-  if (on_cpu < most_on_cpu) return;
+  if (on_cpu <= most_on_cpu) return;
   if (oldest->second.collective == last) last = nullptr;
   oldest->second.destroy();
   ready.clear();

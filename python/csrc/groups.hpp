@@ -92,7 +92,7 @@ struct Group {
   Group(const Group&) = delete;
   Group& operator=(const Group&) = delete;
   ~Group();
-  void make_room();
+  void end_oldest();  ///< where there are too many on the CPU. Collective
 };
 
 /// This rank refuses its next call: the other ranks' call fails with the reason. The error of the calling thread stays.
@@ -128,12 +128,13 @@ Made& find_or_make(Group& group, const Key& key, bool on_gpu, void* stream, cons
   auto found = group.made.find(key);
   if (found == group.made.end()) {
     if (on_gpu) expect_no_capture(stream);
-    if (!on_gpu) group.make_room();
     Made made = make();
     made.on_gpu = on_gpu;
     made.number = ++group.objects;
     count(Count::made);
     found = group.made.emplace(key, made).first;
+    // All ranks have made it, so all end the same one. Before, a rank whose making is refused would wait for the others.
+    if (!on_gpu) group.end_oldest();
   }
   return found->second;
 }
