@@ -16,7 +16,6 @@ pytest.importorskip("torch")
 
 import torch
 import torch.distributed as dist
-from conftest import Ranks
 from device_for_tests import DEVICE
 from groups_for_tests import group_of
 from torch import Tensor
@@ -26,16 +25,6 @@ import imbrex.torch as it
 from imbrex._library import program
 
 Call = Callable[[], Any]
-
-
-@pytest.fixture(scope="module", name="ranks")
-def own_ranks() -> Iterator[Ranks]:
-    """Ranks of these tests alone."""
-    made = Ranks()
-    yield made
-    made.close()
-
-
 SOON = 10.0  # seconds; the wait limit is 30
 
 
@@ -100,6 +89,23 @@ def told(call: Call, group: Any) -> str:
         assert time.monotonic() - begin < SOON, error
         return str(error)
     return ""
+
+
+def refused_where_all_places_are_taken() -> None:
+    """Rank 1 refuses to make an object, where as many are kept as may be, and the others call one that is there."""
+    group = group_of(0, 1, 2, 3)
+    for rows in range(1, 71):
+        it.matmul_all_reduce(ones(rows, 16), ones(16, 8), group)
+    x, last, bad = ones(8, 16), ones(70, 16), dist.get_rank() == 1
+    text = told(
+        lambda: it.all_reduce(x, group, codec="int99") if bad else it.matmul_all_reduce(last, ones(16, 8), group), group
+    )
+    assert "int99" in text or "rank 1" in text, text
+    expect_right(group, 2)
+
+
+def test_refused_where_all_places_are_taken(ranks):
+    ranks.run(refused_where_all_places_are_taken)
 
 
 def one_rank_refuses(first_call: bool) -> None:
