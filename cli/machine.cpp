@@ -4,6 +4,7 @@
 
 #include "command.hpp"
 #include "imbrex/error.hpp"
+#include "jobs/explain.hpp"
 
 namespace imbrex::cli {
 namespace {
@@ -48,9 +49,8 @@ int machine(const Program& program, const Options& options) {
   } else {
     write_result(options.out, text);
     print(program, "{}: {}, {} devices", options.out, machine.name, machine.devices);
-    if (!machine.all_gather.from.empty() && machine.all_gather.from.starts_with("scaled with "))
-      print(program, "  the collectives' curves are {}",
-            machine.all_gather.from.substr(0, machine.all_gather.from.find(';')));
+    if (const std::string_view scaling = jobs::scaling_of(machine.all_gather); !scaling.empty())
+      print(program, "  the collectives' curves are {}", scaling);
   }
   return 0;
 }

@@ -10,6 +10,7 @@
 #include "choose/signaled_times.hpp"
 #include "imbrex/advanced/execute.hpp"
 #include "imbrex/ops.hpp"
+#include "machine/scaling.hpp"
 #include "problem/descriptor.hpp"
 
 namespace imbrex::jobs {
@@ -86,6 +87,8 @@ std::optional<ExpectedGroups> expected_groups(const Plan& plan, const Machine& m
   return expected;
 }
 
+std::string_view scaling_of(const Curve& curve) { return machine::scaling_of(curve); }
+
 std::vector<std::string> caveats_of(const Plan& plan, const Machine& machine) {
   std::vector<std::string> lines;
   const auto devices = static_cast<int>(machine.host_devices);
@@ -94,11 +97,10 @@ std::vector<std::string> caveats_of(const Plan& plan, const Machine& machine) {
         "the {} ranks lie on {} hosts of machine {}: a prediction only, since operators run on one host today{}", ranks,
         base::ceil_div(ranks, devices), machine.name,
         plan.knobs.nodes == 1 ? "; the plan takes them for one host (nodes = 1)" : ""));
-  std::string changed;
+  std::string_view changed;
   for (const Curve Machine::*curve : {&Machine::all_gather, &Machine::reduce_scatter, &Machine::all_reduce,
                                       &Machine::all_to_all, &Machine::random_rows})
-    if (const std::string& from = (machine.*curve).from; changed.empty() && from.starts_with("scaled with "))
-      changed = from.substr(0, from.find(';'));
+    if (changed.empty()) changed = scaling_of(machine.*curve);
   if (!changed.empty())
     lines.push_back(fmt::format("machine {}'s measured curves are {}: no measurement says so", machine.name, changed));
   return lines;

@@ -50,6 +50,9 @@ struct ExpectedGroups {
 /// None for other plans, and for plans of one rank.
 std::optional<ExpectedGroups> expected_groups(const Plan& plan, const Machine& machine);
 
+/// "scaled with links.latency": with what a curve that was measured has been changed since; empty of others.
+std::string_view scaling_of(const Curve& curve);
+
 /// What a prediction of the plan on the machine leaves out, a line each: what does not run today, and curves that were
 /// not measured.
 std::vector<std::string> caveats_of(const Plan& plan, const Machine& machine);

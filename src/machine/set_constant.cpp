@@ -7,6 +7,7 @@
 
 #include "base/check.hpp"
 #include "machine/fields.hpp"
+#include "machine/scaling.hpp"
 
 namespace imbrex {
 namespace {
@@ -14,8 +15,8 @@ namespace {
 using machine::Field;
 using machine::fields;
 using machine::Rule;
-
-constexpr std::string_view scaled_with = "scaled with ";
+using machine::scaled_with;
+using machine::scaling_of;
 
 struct Place {
   std::string name;
@@ -54,11 +55,11 @@ void change(Curve& curve, std::string_view place, Time&& time) {
   for (CurvePoint& point : curve.points) point.seconds = time(before.points.front().seconds, point.seconds);
   if (curve.points == before.points) return;
   curve.source = Provenance::unverified;
-  const bool again = curve.from.starts_with(scaled_with);
-  const std::string rest = again ? curve.from.substr(scaled_with.size()) : "; before: " + curve.from;
-  const std::string listed = again ? rest.substr(0, rest.find(';')) : "";
-  if (listed.find(place) == std::string::npos)
-    curve.from = fmt::format("{}{}{}{}", scaled_with, place, again ? ", " : "", rest);
+  const std::string_view known = scaling_of(curve);
+  if (known.empty())
+    curve.from = fmt::format("{}{}; before: {}", scaled_with, place, curve.from);
+  else if (known.find(place) == std::string_view::npos)
+    curve.from = fmt::format("{}{}, {}", scaled_with, place, curve.from.substr(scaled_with.size()));
 }
 
 // The first point is latency, which no bandwidth changes; what longer calls take besides is bytes on the links. A
