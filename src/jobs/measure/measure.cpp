@@ -15,13 +15,13 @@
 #include "jobs/measure/changes.hpp"
 #include "jobs/measure/random_bytes.hpp"
 #include "jobs/measure/turns.hpp"
+#include "jobs/measure/without_collectives.hpp"
 #include "jobs/operand_memory.hpp"
 #include "jobs/run_device.hpp"
 #include "jobs/run_ranks.hpp"
 #include "plan/json/node.hpp"
 #include "plan/problem.hpp"
 #include "plan/task_stream.hpp"
-#include "plan/without_collectives.hpp"
 #include "records/records.hpp"
 
 namespace imbrex::jobs {
@@ -121,7 +121,7 @@ class Meter {
     prepared_->memory = random_operands(problem);
     prepared_->of_product = product == problem ? prepared_->memory : random_operands(product);
     prepared_->executions.push_back(executor_->prepare(
-        plan::without_collectives(make_plan(product, Strategy::sequential, {.partial = output_type(problem.type)}))));
+        without_collectives(make_plan(product, Strategy::sequential, {.partial = output_type(problem.type)}))));
     for (const plan::Candidate& c : candidates(problem))
       if (const std::string why = add({c.strategy, c.knobs, is_chosen(c), {}, 0}); !why.empty() && is_chosen(c))
         throw Error(ErrorCode::invalid_input, why);

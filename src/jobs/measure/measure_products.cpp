@@ -9,11 +9,11 @@
 #include "jobs/measure/measure.hpp"
 #include "jobs/measure/random_bytes.hpp"
 #include "jobs/measure/turns.hpp"
+#include "jobs/measure/without_collectives.hpp"
 #include "jobs/operand_memory.hpp"
 #include "jobs/run_device.hpp"
 #include "jobs/run_ranks.hpp"
 #include "plan/problem.hpp"
-#include "plan/without_collectives.hpp"
 #include "records/records.hpp"
 
 namespace imbrex::jobs {
@@ -46,7 +46,7 @@ ProductMeasurement measure_product(Executor& executor, const ProductMeasureReque
   for (const auto& [tile, parts] : cuda::library_suggestions(problem)) result.ways.push_back({tile, parts});
   std::vector<std::unique_ptr<Execution>> executions;
   for (const auto& way : result.ways)
-    executions.push_back(executor.prepare(plan::without_collectives(
+    executions.push_back(executor.prepare(without_collectives(
         make_plan(problem, Strategy::sequential,
                   {.library_tile = way.tile, .library_parts = way.parts, .partial = output_type(product.type)}))));
   int runs = std::max(request.runs, 2);

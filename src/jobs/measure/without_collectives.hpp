@@ -3,7 +3,7 @@
 
 #include "imbrex/plan.hpp"
 
-namespace imbrex::plan {
+namespace imbrex::jobs {
 
 inline Plan without_collectives(Plan plan) {
   for (RankPlan& rank : plan.ranks)
@@ -14,4 +14,4 @@ inline Plan without_collectives(Plan plan) {
   return plan;
 }
 
-}  // namespace imbrex::plan
+}  // namespace imbrex::jobs
