@@ -133,8 +133,7 @@ Made& find_or_make(Group& group, const Key& key, bool on_gpu, void* stream, cons
     made.number = ++group.objects;
     count(Count::made);
     found = group.made.emplace(key, made).first;
-    // All ranks have made it, so all end the same one. Before, a rank whose making is refused would wait for the
-    // others.
+    // Not sooner: all ranks have made theirs, so all end the same one. One whose making is refused ends none.
     if (!on_gpu) group.end_oldest();
   }
   return found->second;

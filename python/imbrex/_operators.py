@@ -206,7 +206,8 @@ def matmul_reduce_scatter(
         )
     expect_world(world)
     with Preparing(world):
-        shape, columns = _shapes_of(a, b, report)
+        flag("report", report)
+        shape, columns = _shapes_of(a, b)
         along = index_of(scatter_dim)
         if along is None or not 0 <= along <= len(shape) - 2 or shape[along] % world.size:
             raise InvalidInput(
@@ -269,20 +270,20 @@ def matmul_all_reduce(
         return _product(_c.GEMM_ALL_REDUCE, a, b, world, 0, bias, scale_a, scale_b, out, stream, codec, report)
     expect_world(world)
     with Preparing(world):
-        shape, columns = _shapes_of(a, b, report)
+        flag("report", report)
+        shape, columns = _shapes_of(a, b)
         _expect_out(out, (*shape[:-1], columns[1]))
     summed, told = _within_tolerance(a, b, world, bias, scale_a, codec, tolerance)
     return _handed_over(summed, out, told if report else None)
 
 
-def _shapes_of(a: Any, b: Any, report: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def _shapes_of(a: Any, b: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """The shapes of the operands of a product with a tolerance. Raises InvalidInput where they make none."""
     plain = [isinstance(one, np.ndarray) and not isinstance(one, np.ma.MaskedArray) for one in (a, b)]
     if not all(plain):
         raise InvalidInput(f"a is a {type(a).__name__}, b a {type(b).__name__}: with a tolerance both are NumPy arrays")
     if a.ndim not in (2, 3) or b.ndim != 2 or a.shape[-1] != b.shape[0]:
         raise InvalidInput(f"a has shape {a.shape}, b {b.shape}: a's last dimension must be b's first")
-    flag("report", report)
     return a.shape, b.shape
 
 
