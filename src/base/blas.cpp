@@ -3,7 +3,12 @@
 #include <cblas.h>
 #include <sys/mman.h>
 
+#include <algorithm>
+#include <charconv>
+#include <condition_variable>
+#include <cstddef>
 #include <mutex>
+#include <string_view>
 #include <vector>
 
 #include "base/check.hpp"
@@ -27,7 +32,21 @@ namespace {
 constexpr std::size_t buffer_bytes = (std::size_t{32} << 22) + 8192;
 
 std::mutex mutex;
-int in_use = 0, made = 0;  // buffers, in this process
+std::condition_variable changed;
+int made = 0, in_use = 0;   // buffers, in this process
+bool making = false;        // no call begins meanwhile
+bool all_there_is = false;  // the last buffer that was asked for could not be had
+
+// OpenBLAS has a table of at least 50 buffers, and of two for each thread that it was built for. Nobody else asks for
+// those of a library of our own; of a shared one, others may have the other half.
+int most_buffers() {
+  constexpr std::string_view name = "MAX_THREADS=";
+  const std::string_view config = openblas_get_config();
+  int threads = 0;
+  if (const std::size_t at = config.find(name); at != std::string_view::npos)
+    std::from_chars(config.data() + at + name.size(), config.data() + config.size(), threads);
+  return std::max(25, threads);
+}
 
 bool can_map(std::size_t bytes) {
   void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -36,7 +55,7 @@ bool can_map(std::size_t bytes) {
   return true;
 }
 
-/// Makes OpenBLAS have `wanted` buffers. Returns how many it has.
+// Makes OpenBLAS have `wanted` buffers while it is idle. Returns how many it has.
 int make_buffers(int wanted) {
   std::vector<void*> taken;
   taken.reserve(static_cast<std::size_t>(wanted));
@@ -53,25 +72,70 @@ int make_buffers(int wanted) {
   return static_cast<int>(taken.size());
 }
 
-}  // namespace
+struct Making {
+  Making() { making = true; }
+  ~Making() {
+    making = false;
+    changed.notify_all();
+  }
+};
 
-BlasMemory::BlasMemory(int threads) : threads_(threads) {
-  const std::lock_guard lock(mutex);
-  // A shared OpenBLAS has its threads already; they shall have nothing to do.
-  openblas_set_num_threads(1);
-  const int wanted = in_use + threads;
-  if (wanted > made) made = make_buffers(wanted);
-  if (wanted > made)
-    throw Error(ErrorCode::runtime_failure,
-                fmt::format("the BLAS gets memory for {} of {} threads, {} bytes each; is the address space limited "
-                            "(ulimit -v)?",
-                            made, wanted, buffer_bytes));
-  in_use = wanted;
+// Has `wanted` buffers made, or as many as can be had.
+void grow(std::unique_lock<std::mutex>& lock, int wanted) {
+  static const int most = most_buffers();
+  wanted = std::min(wanted, most);
+  changed.wait(lock, [] { return !making; });
+  if (wanted <= made || all_there_is) return;
+  const Making alone;
+  changed.wait(lock, [] { return in_use == 0; });
+  openblas_set_num_threads(1);  // a shared OpenBLAS has its threads already; they shall have nothing to do
+  made = std::max(made, make_buffers(wanted));
+  all_there_is = made < wanted && made > 0;
 }
 
-BlasMemory::~BlasMemory() {
-  const std::lock_guard lock(mutex);
-  in_use -= threads_;
+void expect_memory() {
+  if (made == 0)
+    throw Error(
+        ErrorCode::runtime_failure,
+        fmt::format("the BLAS gets no memory: it takes {} bytes for each thread that multiplies; is the address "
+                    "space limited (ulimit -v)?",
+                    buffer_bytes));
+}
+
+// A thread's use of a buffer.
+struct Turn {
+  Turn() {
+    std::unique_lock lock(mutex);
+    if (making || in_use == made) grow(lock, in_use + 1);
+    expect_memory();
+    changed.wait(lock, [] { return !making && in_use < made; });
+    ++in_use;
+  }
+  ~Turn() {
+    const std::lock_guard lock(mutex);
+    --in_use;
+    changed.notify_all();
+  }
+};
+
+}  // namespace
+
+void reserve_blas(int threads) {
+  std::unique_lock lock(mutex);
+  grow(lock, threads);
+  expect_memory();
+}
+
+void multiply(const BlasProduct<float>& p) {
+  const Turn turn;
+  cblas_sgemm(CblasRowMajor, CblasNoTrans, p.b_by_columns ? CblasTrans : CblasNoTrans, p.rows, p.cols, p.depth, 1, p.a,
+              p.lda, p.b, p.ldb, p.beta, p.c, p.ldc);
+}
+
+void multiply(const BlasProduct<double>& p) {
+  const Turn turn;
+  cblas_dgemm(CblasRowMajor, CblasNoTrans, p.b_by_columns ? CblasTrans : CblasNoTrans, p.rows, p.cols, p.depth, 1, p.a,
+              p.lda, p.b, p.ldb, p.beta, p.c, p.ldc);
 }
 
 }  // namespace imbrex::base

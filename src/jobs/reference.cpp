@@ -1,11 +1,8 @@
 #include "jobs/reference.hpp"
 
-#include <cblas.h>
-
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <optional>
 #include <set>
 #include <system_error>
 #include <thread>
@@ -51,21 +48,16 @@ double largest_of(const std::vector<float>& values) {
   return most;
 }
 
-// For stretches of so many columns, each in a thread of its own while there is memory for them: one after the other
-// where a rank's share of the cores, or of the work, is that of one thread.
+// For stretches of so many columns, each in a thread of its own: one after the other where a rank's share of the cores,
+// or of the work, is that of one thread.
 template <typename Work>
 void over_columns(std::int64_t cols, int ranks, double operations, const Work& work) {
   constexpr double least = 2e9;  // operations that outlast a thread's start by far
   constexpr std::int64_t most = 16;
   const auto cores = static_cast<std::int64_t>(std::thread::hardware_concurrency());
-  std::int64_t threads = std::clamp(std::min(cores / ranks, static_cast<std::int64_t>(operations / least)),
-                                    std::int64_t{1}, std::min(most, cols));
-  std::optional<base::BlasMemory> memory;
-  try {
-    if (threads > 1) memory.emplace(static_cast<int>(threads) - 1);
-  } catch (const Error&) {
-    threads = 1;
-  }
+  const std::int64_t threads = std::clamp(std::min(cores / ranks, static_cast<std::int64_t>(operations / least)),
+                                          std::int64_t{1}, std::min(most, cols));
+  base::reserve_blas(static_cast<int>(threads));
   const std::int64_t stretch = base::ceil_div(cols, threads);
   std::vector<std::jthread> others;
   for (std::int64_t first = stretch; first < cols; first += stretch) {
@@ -87,9 +79,9 @@ struct Multiply {
            std::int64_t columns, double beta, double* result) const {
     const auto operations = 2.0 * static_cast<double>(rows) * static_cast<double>(cols) * static_cast<double>(columns);
     over_columns(cols, ranks, operations, [&](std::int64_t first, std::int64_t count) {
-      cblas_dgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, static_cast<int>(rows), static_cast<int>(count),
-                  static_cast<int>(columns), 1.0, a.data() + row0 * depth + k, static_cast<int>(depth),
-                  b.data() + k * cols + first, static_cast<int>(cols), beta, result + first, static_cast<int>(cols));
+      base::multiply({static_cast<int>(rows), static_cast<int>(count), static_cast<int>(columns),
+                      a.data() + row0 * depth + k, static_cast<int>(depth), b.data() + k * cols + first,
+                      static_cast<int>(cols), false, beta, result + first, static_cast<int>(cols)});
     });
   }
   void operator()(const std::vector<double>& a, std::int64_t row0, const std::vector<double>& b, double* result) const {

@@ -55,9 +55,7 @@ class Job {
   int run(World& world) const {
     RunResult result{plan_.problem, plan_.strategy, plan_.knobs, device_, {}, false, 0, 0, {}, {}, {}, reason_};
     const auto executor = make_executor(world);
-    // For the reference. A CPU executor has its own, which is idle by then.
-    std::optional<base::BlasMemory> blas;
-    if (device_ == Device::cuda && request_.verify) blas.emplace(1);
+    if (request_.verify) base::reserve_blas(1);  // for the reference
     const auto execution = executor->prepare(plan_);
     const std::vector<OperandInfo> outputs = outputs_of(plan_.problem);
     const auto memory = load_operands(world.rank(), *executor);

@@ -8,7 +8,6 @@
 #include <thread>
 #include <vector>
 
-#include <cblas.h>
 #include <fmt/format.h>
 
 #include "base/blas.hpp"
@@ -53,17 +52,14 @@ Machine probe_machine() {
   const double memory = static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGE_SIZE));
 
   constexpr int n = 384;
-  const base::BlasMemory memory_of_products(static_cast<int>(threads));
+  base::reserve_blas(static_cast<int>(threads));
   const std::vector<float> a(n * n, 1.0f), b(n * n, 0.5f);
   std::vector<std::vector<float>> products(threads, std::vector<float>(n * n));
   // As ranks do, all cores multiply at once.
   const double gemm = best_seconds(0.08, [&] {
     std::vector<std::jthread> workers;
     for (std::vector<float>& c : products)
-      workers.emplace_back([&] {
-        cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, n, n, n, 1.0f, a.data(), n, b.data(), n, 0.0f, c.data(),
-                    n);
-      });
+      workers.emplace_back([&] { base::multiply({n, n, n, a.data(), n, b.data(), n, false, 0.0f, c.data(), n}); });
   });
   const double flops = 2.0 * n * n * n / gemm;
 

@@ -6,9 +6,13 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <array>
+#include <atomic>
 #include <cstdio>
 #include <filesystem>
+#include <system_error>
 #include <thread>
+#include <vector>
 
 #include "imbrex/error.hpp"
 
@@ -23,16 +27,31 @@ std::size_t address_space() {
   return pages * static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
 }
 
-TEST(Blas, StartsNoThreads) {
-#ifdef __SANITIZE_THREAD__
-  GTEST_SKIP() << "the thread sanitizer has a thread of its own";
-#endif
-  if (std::thread::hardware_concurrency() < 2) GTEST_SKIP() << "one core: no BLAS starts threads here";
-  const BlasMemory memory(1);
-  const std::filesystem::directory_iterator threads("/proc/self/task");
-  EXPECT_EQ(std::distance(begin(threads), end(threads)), 1);
+// So many threads, or as many as the system gives.
+bool multiply_at_once(int threads) {
+  constexpr int n = 64;
+  std::array<float, n * n> ones, wanted;
+  ones.fill(1);
+  wanted.fill(n);
+  std::atomic<bool> right = true;
+  std::vector<std::jthread> all;
+  const auto work = [&] {
+    std::array<float, n * n> product{};  // there may be no heap left
+    for (int round = 0; round < 20; ++round) {
+      multiply({n, n, n, ones.data(), n, ones.data(), n, false, 0.0f, product.data(), n});
+    }
+    if (product != wanted) right = false;
+  };
+  for (int i = 0; i < threads; ++i) try {
+      all.emplace_back(work);
+    } catch (const std::system_error&) {
+      break;
+    }
+  all.clear();
+  return right;
 }
 
+// First: this process has no memory of the BLAS yet.
 TEST(Blas, GetsItsMemoryOrSaysThatThereIsNone) {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
   GTEST_SKIP() << "a sanitizer takes the whole address space";
@@ -46,8 +65,8 @@ TEST(Blas, GetsItsMemoryOrSaysThatThereIsNone) {
       const rlimit limit{before + room, before + room};
       if (setrlimit(RLIMIT_AS, &limit) != 0) _exit(4);
       try {
-        const BlasMemory first(2), second(1);
-        _exit(0);
+        reserve_blas(3);
+        _exit(multiply_at_once(3) ? 0 : 4);
       } catch (const Error& error) {
         const bool said = std::string(error.what()).find("(ulimit -v)") != std::string::npos;
         _exit(said ? static_cast<int>(error.code()) : 4);
@@ -64,13 +83,24 @@ TEST(Blas, GetsItsMemoryOrSaysThatThereIsNone) {
   EXPECT_GT(refused, 0);
 }
 
-TEST(Blas, MemoryOfObjectsThatAreGoneIsUsedAgain) {
-  { const BlasMemory memory(2); }
+TEST(Blas, StartsNoThreads) {
+#ifdef __SANITIZE_THREAD__
+  GTEST_SKIP() << "the thread sanitizer has a thread of its own";
+#endif
+  if (std::thread::hardware_concurrency() < 2) GTEST_SKIP() << "one core: no BLAS starts threads here";
+  reserve_blas(1);
+  const std::filesystem::directory_iterator threads("/proc/self/task");
+  EXPECT_EQ(std::distance(begin(threads), end(threads)), 1);
+}
+
+// OpenBLAS writes into memory that is not its own where a process has more buffers than it counts on.
+TEST(Blas, NoNumberOfThreadsAndReservationsIsTooLarge) {
+  constexpr int most_bytes = 1 << 20;
+  for (int i = 0; i < 300; ++i) reserve_blas(1 + i);
+  EXPECT_TRUE(multiply_at_once(300));
   const std::size_t before = address_space();
-  for (int i = 0; i < 10; ++i) {
-    const BlasMemory memory(2);
-  }
-  EXPECT_EQ(address_space(), before);
+  for (int i = 0; i < 300; ++i) reserve_blas(1 + i);
+  EXPECT_LT(address_space(), before + most_bytes);
 }
 
 }  // namespace

@@ -48,6 +48,26 @@ TEST(Operators, TakeTurnsOnTheCpu) {
   EXPECT_EQ(run_processes(4, options, take_turns), 0);
 }
 
+// Each asked the BLAS for a buffer of its own, of which it has a few hundred at most: then it wrote where it must not.
+int keep_many(World& world) {
+  std::vector<std::unique_ptr<OperatorCase>> cases;
+  for (int i = 0; i < 600; ++i)
+    cases.push_back(std::make_unique<OperatorCase>(
+        world, Operator::gemm_all_reduce, GemmShape{.m = 8 + i % 3, .n = 8, .k = 8, .type = Type::fp32}, on_cpu()));
+  for (auto& c : cases) {
+    std::vector<std::byte> out(c->out_bytes());
+    c->op().run(c->operands(out.data()));
+    if (const std::string wrong = c->judge(out); !wrong.empty()) throw Error(ErrorCode::unsound, wrong);
+  }
+  return 0;
+}
+
+TEST(Operators, AreAsManyAsTheHeapHolds) {
+  const WorldOptions options{.heap_bytes = 1 << 28, .wait_limit = 20};
+  EXPECT_EQ(run_threads(2, options, keep_many), 0);
+  EXPECT_EQ(run_processes(2, options, keep_many), 0);
+}
+
 TEST(Operators, RefuseStreamsOnTheCpu) {
   const int code = run_threads(1, {.heap_bytes = 1 << 24}, [](World& world) {
     GemmAllReduce op{world, {.m = 8, .n = 8, .k = 8, .type = Type::fp32}, on_cpu()};

@@ -39,8 +39,9 @@ class CpuExecution final : public Execution {
 
 class CpuExecutor final : public Executor {
  public:
-  CpuExecutor(World& world, const CpuOptions& options)
-      : world_(world), options_(execute::validated(options)), blas_(options.workers) {}
+  CpuExecutor(World& world, const CpuOptions& options) : world_(world), options_(execute::validated(options)) {
+    base::reserve_blas(options_.workers);
+  }
 
   // The agreement is also the barrier before the first post: after it, all counters are set.
   std::unique_ptr<Execution> prepare_tasks(const TaskMaker& make) override {
@@ -57,7 +58,6 @@ class CpuExecutor final : public Executor {
  private:
   World& world_;
   CpuOptions options_;
-  base::BlasMemory blas_;
 };
 
 }  // namespace

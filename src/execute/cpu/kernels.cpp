@@ -1,12 +1,11 @@
 #include "execute/cpu/kernels.hpp"
 
-#include <cblas.h>
-
 #include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <utility>
 
+#include "base/blas.hpp"
 #include "base/ceil_div.hpp"
 #include "base/convert.hpp"
 #include "base/narrow.hpp"
@@ -19,8 +18,8 @@ constexpr std::int64_t bound_unit = 32;
 
 std::size_t size(std::int64_t count) { return static_cast<std::size_t>(count); }
 
-// The BLAS counts in integers of its own.
-blasint blas(const char* what, std::int64_t count) { return base::narrow<blasint>(count, what); }
+// The BLAS counts in 32 bits.
+int blas(const char* what, std::int64_t count) { return base::narrow<int>(count, what); }
 
 // The whole region as floats, packed into `scratch`, unless it is fp32 and can be used where it lies.
 struct Matrix {
@@ -52,11 +51,11 @@ void Kernels::multiply(const Tile& tile, std::int64_t k_begin, std::int64_t k_en
   a.cols = b.rows = k_end - k_begin;
   const Matrix x = as_float(memory_, a, a_), y = as_float(memory_, b, b_);
   product.resize(size(a.rows * b.cols));
-  const blasint rows = blas("rows of a tile", a.rows), cols = blas("columns of a tile", b.cols),
-                depth = blas("depth of a tile", a.cols), x_pitch = blas("pitch of A", x.leading),
-                y_pitch = blas("pitch of B", y.leading);
-  cblas_sgemm(CblasRowMajor, CblasNoTrans, y.by_columns ? CblasTrans : CblasNoTrans, rows, cols, depth, 1.0f, x.data,
-              x_pitch, y.data, y_pitch, k_begin == 0 ? 0.0f : 1.0f, product.data(), cols);
+  const int rows = blas("rows of a tile", a.rows), cols = blas("columns of a tile", b.cols),
+            depth = blas("depth of a tile", a.cols), x_pitch = blas("pitch of A", x.leading),
+            y_pitch = blas("pitch of B", y.leading);
+  base::multiply({rows, cols, depth, x.data, x_pitch, y.data, y_pitch, y.by_columns, k_begin == 0 ? 0.0f : 1.0f,
+                  product.data(), cols});
 }
 
 void Kernels::scale(const Tile& tile, Product& product) const {

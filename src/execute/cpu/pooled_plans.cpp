@@ -13,11 +13,12 @@
 namespace imbrex::execute {
 
 struct PooledPlans::State {
-  State(World& w, const CpuOptions& o) : world(w), options(validated(o)), blas(options.workers), place(w) {}
+  State(World& w, const CpuOptions& o) : world(w), options(validated(o)), place(w) {
+    base::reserve_blas(options.workers);
+  }
 
   World& world;
   CpuOptions options;
-  base::BlasMemory blas;
   HeapPlace place;
   std::shared_ptr<const Plan> first;
   std::optional<PlanPool> pool;

@@ -1,6 +1,5 @@
 #include "gpu/harness/gpu_case.hpp"
 
-#include <cblas.h>
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
@@ -297,8 +296,6 @@ std::vector<Outcome> run_on_gpus(const std::vector<Plan>& plans, const GpuCase& 
     std::cout << "skipped: copy engines bring no operands to ranks that share a GPU\n";
     return std::vector<Outcome>(plans.size());
   }
-  // Ranks compute their references at once; the BLAS must not start threads of its own in each.
-  openblas_set_num_threads(1);
   std::vector<std::unique_ptr<jobs::OperandSource>> operands;
   for (const Plan& plan : plans) {
     jobs::RunRequest request;
