@@ -18,7 +18,7 @@ from .._arrays import Array
 from .._embeddings import EmbeddingAllToAll, EmbeddingShard, EmbeddingTable
 from .._errors import InvalidInput
 from .groups import Group, connect, process_group, world_of
-from .recording import has_tangent
+from .recording import expect_no_transform, has_tangent
 from .shapes import stream_of
 
 _TEXT = 512  # bytes of a refusal that the other ranks are told
@@ -231,6 +231,7 @@ class ShardedEmbeddingBag(nn.Module):
         bags = Bags(indices, offsets, per_sample_weights, batch_size)
         if self._op.optimizer is None or not torch.is_grad_enabled():
             return self._look_up(bags)
+        expect_no_transform()
         return _Lookup.apply(torch.empty(0, device=self.device, requires_grad=True), self, bags)  # type: ignore[no-any-return]
 
     def _rows(self, suffix: str = "") -> list[Array]:

@@ -11,6 +11,7 @@ from .. import _c
 from .._errors import Error, InvalidInput, error_of
 from .._library import torch_operators
 from .._report import Report, report_of
+from .frames import no_graph_of_its_own
 
 _ConnectFunction = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_char_p, ctypes.POINTER(ctypes.c_char), ctypes.c_size_t)
 
@@ -49,6 +50,7 @@ _OF_ARGUMENTS = (TypeError, AttributeError, IndexError, ValueError, OverflowErro
 _MAY_BE_LISTS = ("b", "bias", "scale_b", "out")
 
 
+@no_graph_of_its_own
 def _understood(error: Exception, tensors: dict[str, Any]) -> Exception:
     """InvalidInput, with the argument's name where one is seen to be no plain tensor, or the error as it is."""
     of_schema = type(error) is RuntimeError and "Expected a value of type" in str(error)
@@ -66,6 +68,7 @@ def _understood(error: Exception, tensors: dict[str, Any]) -> Exception:
     return error if unimplemented else InvalidInput((str(error) or type(error).__name__).splitlines()[0])
 
 
+@no_graph_of_its_own
 def raise_for(error: Exception, name: str, **tensors: Any) -> NoReturn:
     """
     Raises what a call of the group of that name failed with: Imbrex' error where torch made a RuntimeError of it.
@@ -75,19 +78,20 @@ def raise_for(error: Exception, name: str, **tensors: Any) -> NoReturn:
     What fails here before the library's call is this rank's refusal, which the other ranks hear, too. The library tells
     them of its own.
     """
+    if torch.compiler.is_compiling():
+        raise error
     if isinstance(error, RuntimeError) and not isinstance(error, Error):
         message = library.imbrex_torch_last_message().decode(errors="replace")
         if message and message in str(error):
             told = error_of(library.imbrex_torch_last_code(), message)
             told.was_told = True  # type: ignore[attr-defined]
             raise told from None
-    if not torch.compiler.is_compiling():
-        understood = _understood(error, tensors)
-        if understood is not error:
-            understood.__cause__ = error
-            error = understood
+    understood = _understood(error, tensors)
+    if understood is not error:
+        understood.__cause__ = error
+        error = understood
     is_refusal = isinstance(error, InvalidInput) or not isinstance(error, Error)
-    if is_refusal and not getattr(error, "was_told", False) and not torch.compiler.is_compiling():
+    if is_refusal and not getattr(error, "was_told", False):
         reason = str(error) or type(error).__name__
         library.imbrex_torch_refuse(name.encode(), reason.encode(errors="replace"))
         error.was_told = True  # type: ignore[attr-defined]

@@ -11,11 +11,13 @@ from torch import Tensor
 from .._errors import InvalidInput
 from . import autograd
 from .collect import gather, gather_products
+from .frames import no_graph_of_its_own
 from .groups import size_of
 from .recording import expect_no_gradient_of_8_bits, expect_writable, needs_gradient, refuse_out
 from .shapes import expect_out_dtype
 
 
+@no_graph_of_its_own
 def list_of_products(
     a: Tensor,
     bs: list[Tensor],

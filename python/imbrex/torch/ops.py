@@ -14,10 +14,12 @@ from .._errors import InvalidInput
 from . import autograd, extension, tangents
 from .autocast import cast
 from .autocast import is_on as autocast_is_on
+from .frames import no_graph_of_its_own
 from .groups import Group, name_of, size_of
 from .lists import list_of_products
 from .recording import (
     expect_no_gradient_of_8_bits,
+    expect_seen,
     expect_writable,
     has_tangent,
     needs_gradient,
@@ -63,6 +65,7 @@ for _name in ("all_gather_matmul", "matmul_reduce_scatter", "matmul_all_reduce",
         _unrecorded.impl(_name + _suffix, torch.library.fallthrough_kernel, "Autograd")
 
 
+@no_graph_of_its_own
 def _have_tangents(a: Any, b: Any, bias: Any, scale_a: Any, scale_b: Any) -> bool:
     several = [one for given in (b, bias, scale_b) if isinstance(given, (list, tuple)) for one in given]
     return has_tangent(a, b, bias, scale_a, scale_b, *several)
@@ -187,6 +190,8 @@ def all_gather_matmul(
             a, b, bias = cast(a, b, bias)
         if gather_dim:
             gather_dim = _dimension(gather_dim, a, "gather_dim")
+        if _is_traced():
+            expect_seen()
         if forward_ad._current_level >= 0 and _have_tangents(a, b, bias, scale_a, scale_b):
             refuse_out(out)
             options: dict[str, Any] = {"return_gathered": return_gathered, "out_dtype": out_dtype}
@@ -278,6 +283,8 @@ def matmul_reduce_scatter(
             a, b, bias = cast(a, b, bias)
         if scatter_dim:
             scatter_dim = _dimension(scatter_dim, a, "scatter_dim")
+        if _is_traced():
+            expect_seen()
         if forward_ad._current_level >= 0 and _have_tangents(a, b, bias, scale_a, scale_b):
             refuse_out(out)
             options = {"codec": codec, "tolerance": tolerance, "out_dtype": out_dtype}
@@ -380,6 +387,8 @@ def matmul_all_reduce(
     try:
         if autocast_is_on() and out is None:  # as torch.mm, whose out= is not cast
             a, b, bias = cast(a, b, bias)
+        if _is_traced():
+            expect_seen()
         if forward_ad._current_level >= 0 and _have_tangents(a, b, bias, scale_a, scale_b):
             refuse_out(out)
             options = {"codec": codec, "tolerance": tolerance, "out_dtype": out_dtype}
@@ -455,6 +464,8 @@ def matmul_all_to_all(
     try:
         if autocast_is_on() and out is None:  # as torch.mm, whose out= is not cast
             a, b, bias = cast(a, b, bias)
+        if _is_traced():
+            expect_seen()
         if forward_ad._current_level >= 0 and _have_tangents(a, b, bias, scale_a, scale_b):
             refuse_out(out)
             options = {"out_dtype": out_dtype}

@@ -11,16 +11,56 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from .._errors import InvalidInput
+from .frames import no_graph_of_its_own
 
 # Looked up once: a call costs a few microseconds altogether.
 _is_grad_enabled = torch.is_grad_enabled
 _is_traced = torch.compiler.is_dynamo_compiling
+_is_transformed = torch._C._are_functorch_transforms_active
 _increment_version = torch._C._increment_version
 
 
+@no_graph_of_its_own
 def needs_gradient(a: Tensor, b: Tensor, bias: Tensor | None) -> bool:
-    """Whether a call with these tensors is to be recorded."""
-    return _is_grad_enabled() and (a.requires_grad or b.requires_grad or (bias is not None and bias.requires_grad))
+    """Whether a call with these tensors is to be recorded; raises NotImplementedError where it can't be."""
+    if _is_grad_enabled() and (a.requires_grad or b.requires_grad or (bias is not None and bias.requires_grad)):
+        expect_no_transform()
+        return True
+    return False
+
+
+_NO_TRANSFORM = (
+    "torch.func: grad, vjp, jacrev and vmap take no call of Imbrex that has a gradient; call backward() or "
+    "torch.autograd.grad, or detach what needs none"
+)
+
+
+def _is_within(transform: str) -> bool:
+    stack = torch._C._functorch.get_interpreter_stack() or ()
+    return any(one.key() == getattr(torch._C._functorch.TransformType, transform) for one in stack)
+
+
+torch.compiler.assume_constant_result(_is_within)  # type: ignore[no-untyped-call,unused-ignore]
+
+
+@no_graph_of_its_own
+def expect_no_transform() -> None:
+    """Raises NotImplementedError in a transform of torch.func, which takes no call that is recorded."""
+    if _is_within("Grad") if _is_traced() else _is_transformed():
+        raise NotImplementedError(_NO_TRANSFORM)
+
+
+def expect_seen() -> None:
+    """
+    For a graph in the making: raises NotImplementedError where derivatives are asked for that tracing does not show.
+
+    There a tensor tells neither that a transform of torch.func asks for its gradient nor that it is a dual tensor, and its
+    derivative would be lost.
+    """
+    if _is_within("Grad"):
+        raise NotImplementedError(_NO_TRANSFORM)
+    if forward_ad._current_level >= 0 and not _is_within("Jvp"):
+        raise NotImplementedError("torch.autograd.forward_ad: a graph takes no dual tensors into Imbrex' operators")
 
 
 def refuse_out(out: Any) -> None:
@@ -64,6 +104,7 @@ def expect_no_gradient_of_8_bits(
             )
 
 
+@no_graph_of_its_own
 def has_tangent(*given: Any) -> bool:
     """Whether one of them is a dual tensor of forward-mode differentiation; raises NotImplementedError where twice."""
     if not any(isinstance(one, Tensor) and forward_ad.unpack_dual(one).tangent is not None for one in given):

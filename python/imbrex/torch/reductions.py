@@ -13,9 +13,10 @@ from .._errors import InvalidInput
 from .._report import Report
 from . import autograd, extension, tangents
 from .groups import Group, name_of
-from .recording import expect_writable, has_tangent, needs_gradient, refuse_out, written
+from .recording import expect_seen, expect_writable, has_tangent, needs_gradient, refuse_out, written
 
 _ops = torch.ops.imbrex
+_is_traced = torch.compiler.is_dynamo_compiling
 _all_reduce, _all_reduce_out = _ops.all_reduce.default, _ops.all_reduce_out.default
 _rms_norm, _rms_norm_out = _ops.all_reduce_rms_norm.default, _ops.all_reduce_rms_norm_out.default
 
@@ -75,6 +76,8 @@ def all_reduce(
     """
     name = name_of(group)
     try:
+        if _is_traced():
+            expect_seen()
         if forward_ad._current_level >= 0 and has_tangent(x):
             refuse_out(out)
             options = {"codec": codec, "tolerance": tolerance, "report": report}
@@ -133,6 +136,8 @@ def all_reduce_rms_norm(
     """
     name = name_of(group)
     try:
+        if _is_traced():
+            expect_seen()
         if forward_ad._current_level >= 0 and has_tangent(x, residual, weight):
             refuse_out(out)
             refuse_out(residual_out)

@@ -16,21 +16,25 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
+from .frames import no_graph_of_its_own
 from .recording import has_tangent
 
 
+@no_graph_of_its_own
 def _parts(given: Tensor) -> tuple[Tensor, Tensor]:
     """The value and its tangent, which is zero where it has none."""
     value, tangent = forward_ad.unpack_dual(given)
     return value, torch.zeros_like(value) if tangent is None else tangent
 
 
+@no_graph_of_its_own
 def _stacked(a: Tensor, b: Tensor, dim: int) -> tuple[Tensor, Tensor]:
     (value_a, tangent_a), (value_b, tangent_b) = _parts(a), _parts(b)
     wide = torch.cat([tangent_a.movedim(dim, 0), value_a.movedim(dim, 0)], -1).movedim(0, dim)
     return wide, torch.cat([value_b, tangent_b])
 
 
+@no_graph_of_its_own
 def product(
     function: Callable[..., Any],
     a: Tensor,
@@ -80,6 +84,7 @@ def product(
     return gathered, forward_ad.make_dual(value[1], tangent[1])
 
 
+@no_graph_of_its_own
 def all_reduce(function: Callable[..., Any], x: Tensor, group: str, options: dict[str, Any]) -> Any:
     """The sum as a dual tensor, with the report of the sum itself where one is asked for."""
     value, tangent = _parts(x)
@@ -89,6 +94,7 @@ def all_reduce(function: Callable[..., Any], x: Tensor, group: str, options: dic
     return (dual, told[1]) if options.get("report") else dual
 
 
+@no_graph_of_its_own
 def all_reduce_rms_norm(
     function: Callable[..., Any], x: Tensor, residual: Tensor | None, weight: Tensor, eps: float, group: str
 ) -> tuple[Tensor, Tensor]:
