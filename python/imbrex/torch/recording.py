@@ -54,8 +54,8 @@ def expect_seen() -> None:
     """
     For a graph in the making: raises NotImplementedError where derivatives are asked for that tracing does not show.
 
-    There a tensor tells neither that a transform of torch.func asks for its gradient nor that it is a dual tensor, and its
-    derivative would be lost.
+    There a tensor tells neither that a transform of torch.func asks for its gradient nor that it is a dual tensor.
+    Its derivative would be lost.
     """
     if _is_within("Grad"):
         raise NotImplementedError(_NO_TRANSFORM)
