@@ -37,8 +37,8 @@ int made = 0, in_use = 0;   // buffers, in this process
 bool making = false;        // no call begins meanwhile
 bool all_there_is = false;  // the last buffer that was asked for could not be had
 
-// OpenBLAS has a table of at least 50 buffers, and of two for each thread that it was built for. Of a shared OpenBLAS
-// others may have the other half.
+// OpenBLAS has a table of at least 50 buffers, and of two for each thread that it was built for. Others may have the
+// second half, where they share it.
 int most_buffers() {
   constexpr std::string_view name = "MAX_THREADS=";
   const std::string_view config = openblas_get_config();

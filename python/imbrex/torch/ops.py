@@ -26,6 +26,7 @@ from .recording import (
     refuse_out,
     written,
 )
+from .shapes import padded
 
 _ops = torch.ops.imbrex
 
@@ -242,6 +243,7 @@ def matmul_reduce_scatter(
     group: Group = None,
     *,
     scatter_dim: int = 0,
+    pad: bool = False,
     bias: Tensor | None = None,
     scale_a: Tensor | None = None,
     scale_b: Tensor | None = None,
@@ -257,7 +259,9 @@ def matmul_reduce_scatter(
         a: M x K/R, or of three dimensions with K/R last; rows as for `all_gather_matmul`.
         b: K/R x N, of a's dtype, as for `all_gather_matmul`.
         group: the R ranks, as for `all_gather_matmul`.
-        scatter_dim: the dimension of the result that is split; it divides by R.
+        scatter_dim: the dimension of the result that is split; it divides by R, or `pad` is set.
+        pad: put zeros behind `a` until that dimension divides by R, in a copy, which is also made where `a` lies
+            otherwise than it must. Every rank gets as many rows; those past the last one hold the bias, or zeros.
         bias: N elements, the same on every rank, added once.
         scale_a: as for `all_gather_matmul`.
         scale_b: as for `all_gather_matmul`.
@@ -283,6 +287,8 @@ def matmul_reduce_scatter(
             a, b, bias = cast(a, b, bias)
         if scatter_dim:
             scatter_dim = _dimension(scatter_dim, a, "scatter_dim")
+        if pad:
+            a, scale_a = padded(a, scale_a, scatter_dim, size_of(name), "matmul_reduce_scatter")
         if _is_traced():
             expect_seen()
         if forward_ad._current_level >= 0 and _have_tangents(a, b, bias, scale_a, scale_b):

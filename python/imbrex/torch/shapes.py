@@ -6,6 +6,8 @@ import torch
 from torch import Tensor
 
 from .._errors import InvalidInput
+from .refusals import lying
+from .stats import count_copy
 
 _NAMES = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32", torch.float8_e4m3fn: "e4m3"}
 
@@ -67,6 +69,25 @@ def expect_product(
     if scale_a is not None and a.dtype != torch.float8_e4m3fn:
         raise InvalidInput(f"scale_a with a of type {_NAMES[a.dtype]}: only float8_e4m3fn has scales")
     expect_out_dtype(a.dtype, out_dtype)
+
+
+def padded(a: Tensor, scale: Tensor | None, dim: int, ranks: int, operator: str) -> tuple[Tensor, Tensor | None]:
+    """A as it must lie, with zeros added along `dim` until that divides by the ranks, and so a scale of each row."""
+    missing = -a.shape[dim] % ranks
+    if missing == 0:
+        return lying(a, dim, operator), scale
+    if scale is not None and scale.numel() != 1:
+        if a.dim() != 2:
+            raise InvalidInput(f"pad with a scale for each row: a is {_shape(a)}, and must have 2 dimensions")
+        scale = _with_zeros(scale, 0, missing)
+    count_copy(operator, "rows are padded")
+    return _with_zeros(a, dim, missing), scale
+
+
+def _with_zeros(x: Tensor, dim: int, count: int) -> Tensor:
+    first = x.movedim(dim, 0)
+    zeros = torch.zeros((count, *first.shape[1:]), dtype=x.dtype, device=x.device)
+    return torch.cat([first, zeros]).contiguous().movedim(0, dim)
 
 
 def empty_with_first(like: Tensor, shape: list[int], first: int, dtype: torch.dtype) -> Tensor:
