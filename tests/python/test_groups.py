@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import subprocess
 import sys
@@ -129,6 +130,33 @@ def counted() -> None:
 
 def test_stats(ranks):
     ranks.run(counted)
+
+
+def logged() -> list[str]:
+    """What is said of a group when it is connected."""
+    lines: list[str] = []
+
+    class Kept(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            lines.append(record.getMessage())
+
+    log, kept = logging.getLogger("imbrex.torch"), Kept()
+    log.addHandler(kept)
+    log.setLevel(logging.INFO)
+    try:
+        group = dist.new_group([1, 3])
+        if dist.get_rank() in (1, 3):
+            for _ in range(2):
+                it.all_reduce(torch.ones(2), group)
+    finally:
+        log.removeHandler(kept)
+        log.setLevel(logging.NOTSET)
+    return [line.split(": ", 1)[1] for line in lines]
+
+
+def test_one_line_a_group(ranks):
+    said = "Imbrex runs its operators, for ranks [1, 3], on the CPU"
+    assert ranks.run(logged) == [[], [said], [], []]
 
 
 def test_ids_hold_no_address():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import sys
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -312,3 +313,31 @@ def ended() -> None:
 
 def test_the_end(ranks):
     ranks.run(ended)
+
+
+def from_a_cache() -> None:
+    """Places are counted of graphs that Inductor has from its cache, too, as in a program that runs again."""
+    from torch._dynamo.utils import counters
+
+    counts = sys.modules["imbrex.torch.stats"]  # the package has a function of that name
+    group, rank = group_of(0, 1, 2, 3), dist.get_rank()
+    name = group.group_name
+    a, b = integers((8, 8), rank, torch.float32), integers((8, 8), 50 + rank, torch.float32)
+    wanted = it.matmul_all_reduce(a, b, group)
+    placed, hits = [], []
+    for _ in range(2):
+        torch._dynamo.reset()
+        counts._rewritten.clear()  # type: ignore[attr-defined]
+        counters.clear()
+        with it.drop_in(), torch.no_grad():
+            graph = torch.compile(lambda a, b: all_reduce(a @ b, name), fullgraph=True)
+            for _ in range(3):
+                assert torch.equal(graph(a, b), wanted)
+        placed.append(it.stats().rewritten)
+        hits.append(sum(count for key, count in counters["inductor"].items() if key.endswith("cache_hit")))
+    assert placed == [{"matmul_all_reduce": 1}] * 2, placed
+    assert hits[1] > hits[0], hits
+
+
+def test_graphs_from_a_cache(ranks):
+    ranks.run(from_a_cache)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import logging
 import os
 import sys
 from collections.abc import Iterable
@@ -23,6 +24,7 @@ from .meeting import limit_of, meet, tell_of_process
 Group: TypeAlias = "dist.ProcessGroup | DeviceMesh | str | None"
 """A process group, a DeviceMesh of one dimension, the name of a group, or None for all ranks."""
 
+_log = logging.getLogger("imbrex.torch")
 _worlds: dict[str, World] = {}
 apart: set[str] = set()  # groups that cannot be connected, such as those of several hosts, for the drop-in
 _is_traced = torch.compiler.is_dynamo_compiling
@@ -190,7 +192,15 @@ def connect(
     )
     extension.call("connect", name.encode(), world.handle, cpu_workers)
     _worlds[name], _names[of] = world, name
+    if rank == 0:
+        _log.info("group '%s': Imbrex runs its operators, for ranks %s, on %s", name, ranks, _described(gpus, sharing))
     return name
+
+
+def _described(gpus: list[str], sharing: int) -> str:
+    if not all(gpus):
+        return "the CPU"
+    return f"{len(set(gpus))} GPUs" + (f", of which {sharing} ranks share one" if sharing > 1 else "")
 
 
 def world_of(name: str) -> World:

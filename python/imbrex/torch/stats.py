@@ -8,7 +8,7 @@ from . import extension
 
 _fallbacks: dict[str, int] = {}
 _copies: dict[str, int] = {}
-_rewritten: dict[str, int] = {}
+_rewritten: dict[str, set[int]] = {}
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,8 @@ class Stats:
     """Tensors that were copied because they did not lie as the library takes them, by operator and reason: by the
     drop-in, and of lists of products."""
     rewritten: dict[str, int] = field(default_factory=dict)
-    """Places in graphs of torch.compile at which the drop-in's pass put an operator, by operator."""
+    """Places in graphs of torch.compile at which the drop-in's pass put an operator, by operator: of graphs that were
+    made by this process, and of those that came from Inductor's cache and have run."""
 
 
 def stats() -> Stats:
@@ -40,7 +41,8 @@ def stats() -> Stats:
     """
     calls = extension.calls()
     made = calls.pop("made")
-    return Stats(calls, made, dict(_fallbacks), dict(_copies), dict(_rewritten))
+    rewritten = {name: len(places) for name, places in _rewritten.items()}
+    return Stats(calls, made, dict(_fallbacks), dict(_copies), rewritten)
 
 
 def count_fallback(operator: str, reason: str) -> None:
@@ -55,6 +57,6 @@ def count_copy(operator: str, reason: str) -> None:
     _copies[key] = _copies.get(key, 0) + 1
 
 
-def count_rewritten(operator: str) -> None:
-    """Counts a place in a graph that is compiled, at which an operator now stands for several."""
-    _rewritten[operator] = _rewritten.get(operator, 0) + 1
+def count_rewritten(operator: str, place: int) -> None:
+    """Counts a place in a graph, of which the number is the only one, at which an operator now stands for several."""
+    _rewritten.setdefault(operator, set()).add(place)
