@@ -80,10 +80,15 @@ def plain_operators() -> None:
     group = group_of(0, 1, 2, 3)
     rank, name = dist.get_rank(), group.group_name
     calls_before = extension.calls()
-    count = 0
+    count = along = 0
+    reason = "fused_matmul_reduce_scatter: result along another dimension than the first"
+    copies = it.stats().copies.get(reason, 0)
     with it.drop_in():
         for dtype, (shape, dim), columns, several in itertools.product(
-            DTYPES.values(), (((8, 16), 0), ((4, 2, 16), 0), ((2, 4, 16), 1), ((1, 4, 16), 1)), (False, True), (1, 3)
+            DTYPES.values(),
+            (((8, 16), 0), ((4, 2, 16), 0), ((2, 4, 16), 1), ((2, 8, 16), 1), ((1, 4, 16), 1)),
+            (False, True),
+            (1, 3),
         ):
             a = lying(integers(shape, rank, dtype), dim)
             bs = [integers((16, 8 * (i + 1)), 50 + rank + i, dtype) for i in range(several)]
@@ -94,8 +99,10 @@ def plain_operators() -> None:
                 expect_same(got, want, f"{dtype}, {shape}, {dim}, {columns}, {several}")
                 count += 1  # one gather for all
             got = torch.ops.symm_mem.fused_matmul_reduce_scatter(a, bs[0], "sum", dim, name)
+            along += dim == 1 and shape[0] > 1 and shape[1] > 4
             if a.shape[dim] % 4 == 0:
                 expect_same(got, torchs("fused_matmul_reduce_scatter", a, bs[0], "sum", dim, name), f"{dtype}, {shape}")
+    assert along > 0 and it.stats().copies[reason] - copies == along
     calls = extension.calls()
     assert calls["all_gather_matmul"] - calls_before["all_gather_matmul"] == count
 

@@ -107,6 +107,21 @@ def test_what_earlier_groups_left_in_the_store():
     assert store.num_keys() <= 20, "each round leaves its keys"
 
 
+def test_who_came_and_left_is_not_waited_for():
+    """A rank that comes when the others have given up names rank 0, and no rank that has been there."""
+    store = dist.HashStore()
+
+    def told(rank: int) -> str:
+        with pytest.raises(imbrex.Error) as caught:
+            meet(store, None, "g", [0, 1, 2, 3], rank, 1.0, {"rank": rank})
+        return str(caught.value)
+
+    with ThreadPoolExecutor(3) as threads:
+        for text in threads.map(told, [0, 1, 2]):
+            assert "rank 3 did not come" in text, text
+    assert told(3).startswith("rank 0 did not come"), told(3)
+
+
 STORE = """
 import os, sys, time
 import torch, torch.distributed as dist

@@ -149,6 +149,8 @@ def lists_of_b(dtype: str, dim: int) -> None:
     some = [None, integers((8,), rank, DTYPES[dtype]), None]
     every = [integers((b.shape[1],), rank + i, DTYPES[dtype]) for i, b in enumerate(bs)]
     mixed = [bs[0], bs[1].contiguous(), bs[2]]
+    # Neither rows nor columns without gaps between their elements, which the library does not take.
+    gaps = [b.repeat_interleave(2, 1).contiguous()[:, ::2] for b in bs]
 
     def product_of(b: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
         return (whole.float() @ b.float() + (0 if bias is None else bias.float())).to(whole.dtype)
@@ -161,6 +163,7 @@ def lists_of_b(dtype: str, dim: int) -> None:
         (True, [one.contiguous() for one in bs], every),
         (False, bs, some),
         (False, mixed, every),
+        (False, gaps, every),
         (False, [*bs, bs[0]], [None] * 4),
     ):
         calls = extension.calls()["all_gather_matmul"]
