@@ -22,8 +22,21 @@ def _local(x: Any) -> Any:
     return x.to_local() if isinstance(x, DTensor) else x
 
 
-def _shard(module: nn.Module, mesh: DeviceMesh, weight: Placement, bias: Placement) -> None:
-    """Makes the parameters DTensors that hold each rank's part, as torch's own plans do."""
+def _given(x: Any, mesh: DeviceMesh, layout: Placement) -> Any:
+    """The rank's part of an input that is to lie so; a DTensor that lies otherwise is moved first."""
+    if not isinstance(x, DTensor):
+        return x
+    if x.device_mesh != mesh:
+        raise InvalidInput(f"the input is a DTensor of {x.device_mesh}: it must be of {mesh}")
+    return (x if x.placements == (layout,) else x.redistribute(placements=[layout])).to_local()
+
+
+def _shard(module: nn.Module, mesh: DeviceMesh, weight: Placement, bias: Placement, source: int | None) -> None:
+    """
+    Makes the parameters DTensors that hold each rank's part, as torch's own plans do.
+
+    Rank `source` of the mesh gives the parts of all; where it is None, each rank takes its own.
+    """
     for name, placement in (("weight", weight), ("bias", bias)):
         parameter = getattr(module, name, None)
         if parameter is None:
@@ -32,7 +45,15 @@ def _shard(module: nn.Module, mesh: DeviceMesh, weight: Placement, bias: Placeme
             raise InvalidInput(
                 f"{name} is {tuple(parameter.shape)}: dimension {placement.dim} must divide by the {mesh.size()} ranks"
             )
-        made = parameter if isinstance(parameter, DTensor) else distribute_tensor(parameter.data, mesh, [placement])
+        if not isinstance(parameter, DTensor):
+            made = distribute_tensor(parameter.data, mesh, [placement], src_data_rank=source)
+        elif (parameter.device_mesh, parameter.placements) == (mesh, (placement,)):
+            made = parameter
+        else:
+            raise InvalidInput(
+                f"{name} is a DTensor of {parameter.device_mesh}, placed {parameter.placements}: "
+                f"it must be of {mesh}, placed {(placement,)}, or a plain tensor"
+            )
         setattr(module, name, nn.Parameter(made, requires_grad=parameter.requires_grad))
 
 
@@ -51,7 +72,7 @@ class ColwiseParallel(ParallelStyle):
 
     Args:
         input_layouts: Replicate(), or Shard(d): each rank has its part of dimension d, which is gathered first. An
-            input that is no DTensor is taken to lie so.
+            input that is no DTensor is taken to lie so; a DTensor that lies otherwise is moved first.
         use_local_output: whether the output is a plain tensor, this rank's columns; else a DTensor.
 
     Raises:
@@ -72,12 +93,12 @@ class ColwiseParallel(ParallelStyle):
 
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
         _expect_linear(module, "ColwiseParallel")
-        _shard(module, device_mesh, Shard(0), Shard(0))
+        _shard(module, device_mesh, Shard(0), Shard(0), self.src_data_rank)
         module.forward = partial(self._forward, module, device_mesh, name_of(device_mesh))
         return module
 
     def _forward(self, module: Any, mesh: DeviceMesh, group: str, x: Any) -> Any:
-        weight, bias, given = _local(module.weight), _local(module.bias), _local(x)
+        weight, bias, given = _local(module.weight), _local(module.bias), _given(x, mesh, self.input_layout)
         if isinstance(self.input_layout, Shard):
             y = all_gather_matmul(given, weight.t(), group, gather_dim=self.input_layout.dim, bias=bias)
         else:
@@ -122,12 +143,12 @@ class RowwiseParallel(ParallelStyle):
 
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
         _expect_linear(module, "RowwiseParallel")
-        _shard(module, device_mesh, Shard(1), Replicate())
+        _shard(module, device_mesh, Shard(1), Replicate(), self.src_data_rank)
         module.forward = partial(self._forward, module, device_mesh, name_of(device_mesh))
         return module
 
     def _forward(self, module: Any, mesh: DeviceMesh, group: str, x: Any) -> Any:
-        weight, bias, given = _local(module.weight), _local(module.bias), _local(x)
+        weight, bias, given = _local(module.weight), _local(module.bias), _given(x, mesh, Shard(x.dim() - 1))
         extra: dict[str, Any] = {"bias": bias, "codec": self.codec, "tolerance": self.tolerance}
         if isinstance(self.output_layout, Shard):
             y = matmul_reduce_scatter(given, weight.t(), group, scatter_dim=self.output_layout.dim, **extra)
