@@ -324,7 +324,7 @@ def from_a_cache() -> None:
     name = group.group_name
     a, b = integers((8, 8), rank, torch.float32), integers((8, 8), 50 + rank, torch.float32)
     wanted = it.matmul_all_reduce(a, b, group)
-    placed, hits = [], []
+    placed, hits = [], 0
     for _ in range(2):
         torch._dynamo.reset()
         counts._rewritten.clear()  # type: ignore[attr-defined]
@@ -334,9 +334,9 @@ def from_a_cache() -> None:
             for _ in range(3):
                 assert torch.equal(graph(a, b), wanted)
         placed.append(it.stats().rewritten)
-        hits.append(sum(count for key, count in counters["inductor"].items() if key.endswith("cache_hit")))
+        hits = sum(count for key, count in counters["inductor"].items() if key.endswith("cache_hit"))
     assert placed == [{"matmul_all_reduce": 1}] * 2, placed
-    assert hits[1] > hits[0], hits
+    assert hits > 0, "the second graph is not the first one's, from the cache"
 
 
 def test_graphs_from_a_cache(ranks):
