@@ -35,6 +35,9 @@ def begins() -> None:
             assert len(after) == 3
         assert torch.equal(*drawn)
         parts = _of_all_ranks(drawn[0])
+        torch.manual_seed(7)
+        for part in parts:  # one after another from the generator
+            assert torch.equal(part, torch.empty_like(part).uniform_(-1 / math.sqrt(32), 1 / math.sqrt(32)))
         assert len({tuple(one.flatten().tolist()) for one in parts}) == 4
         whole = torch.cat(parts)
         assert whole.abs().max() <= 1 / math.sqrt(32)

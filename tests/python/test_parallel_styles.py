@@ -98,6 +98,10 @@ def parameters() -> None:
             own.weight.fill_(rank + 5)
         assert (parallelize_module(own, mesh, style).weight.to_local() == 5).all()
 
+    for style in (ColwiseParallel(), RowwiseParallel()):
+        with pytest.raises(imbrex.InvalidInput, match=f"{type(style).__name__} of a Bilinear: it must be an nn.Linear"):
+            parallelize_module(nn.Bilinear(DEPTH, DEPTH, COLUMNS), mesh, style)
+
 
 def test_parameters_that_are_placed(ranks):
     ranks.run(parameters)
