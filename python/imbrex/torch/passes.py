@@ -12,6 +12,7 @@ alone, runs as torch's products and collectives, and so does everything once the
 from __future__ import annotations
 
 import secrets
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -94,10 +95,8 @@ def _torchs_all_reduce(a: list[Tensor], b: list[Tensor], group: str) -> Tensor:
     return _c10d.wait_tensor(_c10d.all_reduce(_local_sum(a, b), "sum", group))
 
 
-def _all_reduce(a: list[Tensor], b: list[Tensor], group: str, place: int = 0) -> Tensor:
+def _all_reduce(a: list[Tensor], b: list[Tensor], group: str) -> Tensor:
     name = "matmul_all_reduce"
-    if place:
-        count_rewritten(name, place)
     try:
         ranks = _expect_products(a, b, 0, group)
     except Refusal as refusal:
@@ -110,11 +109,9 @@ def _all_reduce(a: list[Tensor], b: list[Tensor], group: str, place: int = 0) ->
     return _ops.matmul_all_reduce(lying(one, 0, name), b_lying(other, name), group, 0)
 
 
-def _reduce_scatter(a: list[Tensor], b: list[Tensor], lead: list[int], dim: int, group: str, place: int = 0) -> Tensor:
+def _reduce_scatter(a: list[Tensor], b: list[Tensor], lead: list[int], dim: int, group: str) -> Tensor:
     """The rank's part along `dim` of the sum, seen as `lead` x N; -1 in `lead` is what follows from the others."""
     name = "matmul_reduce_scatter"
-    if place:
-        count_rewritten(name, place)
     try:
         shaped = [one.reshape(*lead, one.shape[-1]) for one in a]
         ranks = _expect_products(shaped, b, dim, group)
@@ -134,12 +131,10 @@ def _reduce_scatter(a: list[Tensor], b: list[Tensor], lead: list[int], dim: int,
 
 
 def _all_reduce_rms_norm(
-    a: list[Tensor], b: list[Tensor], residual: Tensor | None, weight: Tensor, eps: float, group: str, place: int = 0
+    a: list[Tensor], b: list[Tensor], residual: Tensor | None, weight: Tensor, eps: float, group: str
 ) -> tuple[Tensor, Tensor]:
     """The normalised rows, and the sum with the residual."""
     name = "matmul_all_reduce_rms_norm"
-    if place:
-        count_rewritten(name, place)
     try:
         _expect_products(a, b, 0, group)
     except Refusal as refusal:
@@ -155,9 +150,7 @@ def _all_reduce_rms_norm(
     return torch.nn.functional.rms_norm(total, (total.shape[-1],), weight, eps), total
 
 
-def _fake_reduce_scatter(
-    a: list[Tensor], b: list[Tensor], lead: list[int], dim: int, group: str, place: int = 0
-) -> Tensor:
+def _fake_reduce_scatter(a: list[Tensor], b: list[Tensor], lead: list[int], dim: int, group: str) -> Tensor:
     from .groups import size_of
 
     shape = [*a[0].reshape(*lead, a[0].shape[-1]).shape[:-1], b[0].shape[1]]
@@ -166,38 +159,53 @@ def _fake_reduce_scatter(
 
 
 def _fake_rms_norm(
-    a: list[Tensor], b: list[Tensor], residual: Tensor | None, weight: Tensor, eps: float, group: str, place: int = 0
+    a: list[Tensor], b: list[Tensor], residual: Tensor | None, weight: Tensor, eps: float, group: str
 ) -> tuple[Tensor, Tensor]:
     shape = (a[0].shape[0], b[0].shape[1])
     return a[0].new_empty(shape), a[0].new_empty(shape)
 
 
+def _placed(function: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda *args, place=0: function(*args)
+
+
+def _counted(name: str, kernel: Callable[..., Any]) -> Callable[..., Any]:
+    def call(*args: Any, place: int = 0) -> Any:
+        if place:
+            count_rewritten(name, place)
+        return kernel(*args)
+
+    return call
+
+
 _library: Any = torch.library.Library("imbrex_graph", "DEF")
-for _name, _schema, _kernel, _fake in (
+for _name, _arguments, _results, _kernel, _fake in (
     (
         "matmul_all_reduce",
-        "(Tensor[] a, Tensor[] b, str group, int place=0) -> Tensor",
+        "(Tensor[] a, Tensor[] b, str group",
+        "Tensor",
         _all_reduce,
-        lambda a, b, group, place=0: a[0].new_empty((a[0].shape[0], b[0].shape[1])),
+        lambda a, b, group: a[0].new_empty((a[0].shape[0], b[0].shape[1])),
     ),
     (
         "matmul_reduce_scatter",
-        "(Tensor[] a, Tensor[] b, SymInt[] lead, int dim, str group, int place=0) -> Tensor",
+        "(Tensor[] a, Tensor[] b, SymInt[] lead, int dim, str group",
+        "Tensor",
         _reduce_scatter,
         _fake_reduce_scatter,
     ),
     (
         "matmul_all_reduce_rms_norm",
-        "(Tensor[] a, Tensor[] b, Tensor? residual, Tensor weight, float eps, str group, "
-        "int place=0) -> (Tensor, Tensor)",
+        "(Tensor[] a, Tensor[] b, Tensor? residual, Tensor weight, float eps, str group",
+        "(Tensor, Tensor)",
         _all_reduce_rms_norm,
         _fake_rms_norm,
     ),
 ):
-    _library.define(_name + _schema)
+    _library.define(f"{_name}{_arguments}, *, int place=0) -> {_results}")
     for _key in ("CPU", "CUDA"):
-        _library.impl(_name, _kernel, _key)
-    torch.library.register_fake(f"imbrex_graph::{_name}", _fake, lib=_library)
+        _library.impl(_name, _counted(_name, _kernel), _key)
+    torch.library.register_fake(f"imbrex_graph::{_name}", _placed(_fake), lib=_library)
     keep_in_graphs(getattr(torch.ops.imbrex_graph, _name))
 
 
@@ -219,7 +227,7 @@ def _make_pass(before: Any) -> Any:
                     if node.op == "call_function" and getattr(node.target, "namespace", "") == "imbrex_graph":
                         # A graph that comes from a cache never passes here: its places are counted where it runs.
                         place = 1 + secrets.randbits(62)
-                        node.args = (*node.args, place)
+                        node.kwargs = {"place": place}
                         count_rewritten(node.target.name().split("::")[1], place)
 
         def uuid(self) -> Any:
