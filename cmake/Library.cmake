@@ -79,8 +79,8 @@ foreach(library imbrex imbrex_installed)
   target_link_options(${library} PRIVATE -Wl,-Bsymbolic-functions -Wl,--exclude-libs,ALL -Wl,--no-undefined)
   set_target_properties(${library} PROPERTIES VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR}
     LINKER_LANGUAGE CXX)
-  # OpenBLAS starts no threads (src/base/blas.cpp).
-  target_link_options(${library} PRIVATE -Wl,--wrap=openblas_num_threads_env)
+  # OpenBLAS starts no threads, and maps the memory that it is given (src/base/blas.cpp).
+  target_link_options(${library} PRIVATE -Wl,--wrap=openblas_num_threads_env -Wl,--wrap=mmap)
 endforeach()
 add_library(imbrex::imbrex ALIAS imbrex)
 target_link_options(imbrex_installed PRIVATE -Wl,--version-script=${IMBREX_EXPORTS})

@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <mutex>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/check.hpp"
@@ -22,6 +23,10 @@ void blas_memory_free(void* buffer);
 // its own would start a thread for every core when the library is loaded, before anybody can ask for fewer.
 int __wrap_openblas_num_threads_env();
 int __wrap_openblas_num_threads_env() { return 1; }
+
+// The linker puts the first in the place of the second, for all that is linked statically.
+void* __wrap_mmap(void* address, std::size_t bytes, int protection, int flags, int file, off_t offset);
+void* __real_mmap(void* address, std::size_t bytes, int protection, int flags, int file, off_t offset);
 }
 
 namespace imbrex::base {
@@ -48,10 +53,18 @@ int most_buffers() {
   return std::max(25, threads);
 }
 
-bool can_map(std::size_t bytes) {
-  void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+// Memory for this thread's next buffer. OpenBLAS gets it where it maps one: had it to ask the system, another thread
+// could have taken the last of the address space, and it would ask for ever.
+thread_local char* memory_of_next = nullptr;
+
+bool map_next() {
+  void* memory = mmap(nullptr, buffer_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) return false;
-  munmap(memory, bytes);
+#ifdef IMBREX_STATIC_BLAS
+  memory_of_next = static_cast<char*>(memory);
+#else
+  munmap(memory, buffer_bytes);  // a shared OpenBLAS asks the system
+#endif
   return true;
 }
 
@@ -66,8 +79,9 @@ int make_buffers(int wanted) {
   };
   while (std::ssize(taken) < made && take()) {
   }
-  while (std::ssize(taken) < wanted && can_map(buffer_bytes) && take()) {
+  while (std::ssize(taken) < wanted && map_next() && take()) {
   }
+  if (memory_of_next) munmap(std::exchange(memory_of_next, nullptr), buffer_bytes);
   for (void* buffer : taken) blas_memory_free(buffer);
   return static_cast<int>(taken.size());
 }
@@ -139,3 +153,12 @@ void multiply(const BlasProduct<double>& p) {
 }
 
 }  // namespace imbrex::base
+
+void* __wrap_mmap(void* address, std::size_t bytes, int protection, int flags, int file, off_t offset) {
+  using imbrex::base::buffer_bytes, imbrex::base::memory_of_next;
+  if (!memory_of_next || !(flags & MAP_ANONYMOUS) || bytes > buffer_bytes)
+    return __real_mmap(address, bytes, protection, flags, file, offset);
+  char* memory = std::exchange(memory_of_next, nullptr);
+  if (bytes < buffer_bytes) munmap(memory + bytes, buffer_bytes - bytes);
+  return memory;
+}

@@ -2,6 +2,7 @@
 #include "base/blas.hpp"
 
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -51,32 +52,75 @@ bool multiply_at_once(int threads) {
   return right;
 }
 
+// What `work` returns in a process of its own with `room` bytes of address space more than it has.
+int code_of_child(std::size_t room, int (*work)()) {
+  const std::size_t limit_bytes = address_space() + room;
+  const pid_t child = fork();
+  if (child == 0) {
+    alarm(20);  // OpenBLAS, left to itself, asks for ever
+    const rlimit limit{limit_bytes, limit_bytes};
+    if (setrlimit(RLIMIT_AS, &limit) != 0) _exit(4);
+    try {
+      _exit(work());
+    } catch (const Error& error) {
+      const bool said = std::string(error.what()).find("(ulimit -v)") != std::string::npos;
+      _exit(said ? static_cast<int>(error.code()) : 4);
+    }
+  }
+  int status = 0;
+  waitpid(child, &status, 0);
+  if (WIFEXITED(status)) return WEXITSTATUS(status);
+  ADD_FAILURE() << room << " bytes: signal " << WTERMSIG(status);
+  return 4;
+}
+
 // First: this process has no memory of the BLAS yet.
 TEST(Blas, GetsItsMemoryOrSaysThatThereIsNone) {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
   GTEST_SKIP() << "a sanitizer takes the whole address space";
 #endif
-  const std::size_t before = address_space();
   int made = 0, refused = 0;
   for (std::size_t room = 0; room <= std::size_t{640} << 20; room += std::size_t{16} << 20) {
-    const pid_t child = fork();
-    if (child == 0) {
-      alarm(30);  // OpenBLAS, left to itself, asks for ever
-      const rlimit limit{before + room, before + room};
-      if (setrlimit(RLIMIT_AS, &limit) != 0) _exit(4);
-      try {
-        reserve_blas(3);
-        _exit(multiply_at_once(3) ? 0 : 4);
-      } catch (const Error& error) {
-        const bool said = std::string(error.what()).find("(ulimit -v)") != std::string::npos;
-        _exit(said ? static_cast<int>(error.code()) : 4);
-      }
-    }
-    int status = 0;
-    waitpid(child, &status, 0);
-    ASSERT_TRUE(WIFEXITED(status)) << room << " bytes: signal " << WTERMSIG(status);
-    const int code = WEXITSTATUS(status);
+    const int code = code_of_child(room, [] {
+      reserve_blas(3);
+      return multiply_at_once(3) ? 0 : 4;
+    });
     ASSERT_TRUE(code == 0 || code == 3) << room << " bytes: code " << code;
+    ++(code == 0 ? made : refused);
+  }
+  EXPECT_GT(made, 0);
+  EXPECT_GT(refused, 0);
+}
+
+// Another thread takes the address space between a look whether there is enough of it and its use.
+TEST(Blas, GetsItsMemoryBesideAThreadThatTakesIt) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "a sanitizer takes the whole address space";
+#endif
+  int made = 0, refused = 0;
+  for (int round = 0; round < 400; ++round) {
+    const int code = code_of_child(std::size_t{1} << 30, [] {
+      std::atomic<bool> go = false, end = false;
+      const std::jthread taker([&] {
+        while (!go) {
+        }
+        while (!end && mmap(nullptr, std::size_t{100} << 20, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) == MAP_FAILED) {
+        }
+      });
+      const std::size_t bytes = address_space() + (std::size_t{192} << 20);  // for one of the two
+      const rlimit limit{bytes, bytes};
+      if (setrlimit(RLIMIT_AS, &limit) != 0) return 4;
+      go = true;
+      try {
+        reserve_blas(1);
+      } catch (const Error& error) {
+        end = true;
+        return static_cast<int>(error.code());
+      }
+      end = true;
+      return 0;
+    });
+    ASSERT_TRUE(code == 0 || code == 3) << "round " << round << ": code " << code;
     ++(code == 0 ? made : refused);
   }
   EXPECT_GT(made, 0);
