@@ -32,7 +32,7 @@ install(DIRECTORY ${PROJECT_SOURCE_DIR}/bench DESTINATION ${CMAKE_INSTALL_DATADI
 # Which tiles there are, for its fit.
 install(FILES ${PROJECT_SOURCE_DIR}/src/execute/cuda/products/variants.def
   DESTINATION ${CMAKE_INSTALL_DATADIR}/imbrex/src/execute/cuda/products)
-install(FILES ${PROJECT_SOURCE_DIR}/LICENSE DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/imbrex)
+install(FILES ${PROJECT_SOURCE_DIR}/LICENSE ${PROJECT_SOURCE_DIR}/THIRD_PARTY_LICENSES.txt DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/imbrex)
 
 install(EXPORT imbrex_targets NAMESPACE imbrex:: DESTINATION ${IMBREX_PACKAGE_DIR} FILE imbrexTargets.cmake)
 configure_package_config_file(${CMAKE_CURRENT_LIST_DIR}/imbrexConfig.cmake.in ${CMAKE_CURRENT_BINARY_DIR}/imbrexConfig.cmake
