@@ -53,6 +53,7 @@ std::shared_ptr<void> matrix(const Extent& extent, float value) {
   expect(cudaMalloc(&p, host.size() * sizeof host[0]));
   std::shared_ptr<void> owner(p, [](void* memory) { cudaFree(memory); });
   expect(cudaMemcpy(p, host.data(), host.size() * sizeof host[0], cudaMemcpyHostToDevice));
+  expect(cudaDeviceSynchronize());  // the copy may still be under way, and the stream below does not wait for it
   return owner;
 }
 

@@ -68,7 +68,7 @@ void Bench::fill() {
   const auto bytes = static_cast<std::size_t>(options_.most);
   auto* in = static_cast<std::byte*>(in_.get());
   std::size_t done = std::min(bytes, stretch.size());
-  IMBREX_CUDA_TRY(cudaMemcpy(in, stretch.data(), done, cudaMemcpyHostToDevice));
+  cuda::upload(in, stretch.data(), done);
   // Whole stretches, doubled: no copy overlaps its source.
   for (std::size_t n = 0; done < bytes; done += n) {
     n = std::min(done, bytes - done);

@@ -62,8 +62,7 @@ class RmsNormOperandsOnGpu {
   void upload(void* to, const std::vector<float>& stretch, std::size_t bytes) const {
     const std::vector<std::byte> host = base::elements_of(type_, stretch);
     for (std::size_t at = 0; at < bytes; at += host.size())
-      IMBREX_CUDA_TRY(cudaMemcpy(static_cast<std::byte*>(to) + at, host.data(), std::min(host.size(), bytes - at),
-                                 cudaMemcpyHostToDevice));
+      cuda::upload(static_cast<std::byte*>(to) + at, host.data(), std::min(host.size(), bytes - at));
   }
 
   std::vector<float> download(const void* from, std::int64_t row) const {

@@ -49,7 +49,7 @@ class Joint {
     const auto ranks = static_cast<std::size_t>(shape.ranks);
     const std::size_t counters = ranks * static_cast<std::size_t>(shape.slices) * 4;
     state_ = imbrex::cuda::raw_memory(ranks * sizeof(imbrex::device::State) + counters);
-    IMBREX_CUDA_TRY(cudaMemset(state_.get(), 0, ranks * sizeof(imbrex::device::State) + counters));
+    cuda::fill(state_.get(), 0, ranks * sizeof(imbrex::device::State) + counters);
     void* fault = nullptr;
     IMBREX_CUDA_TRY(cudaHostAlloc(&fault, sizeof *fault_, cudaHostAllocMapped));
     fault_ = static_cast<imbrex::device::Fault*>(std::memset(fault, 0, sizeof *fault_));

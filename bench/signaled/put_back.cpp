@@ -89,8 +89,7 @@ Layout layout_of(const Shape& shape, std::int64_t width) {
     for (std::int64_t j = 0; j < across; ++j)
       first.push_back(static_cast<std::int32_t>(row * across + j * std::min(block_rows, shape.rows - row)));
   Layout layout{cuda::raw_memory(first.size() * sizeof(std::int32_t)), {}};
-  IMBREX_CUDA_TRY(
-      cudaMemcpy(layout.first_rows.get(), first.data(), first.size() * sizeof(std::int32_t), cudaMemcpyHostToDevice));
+  cuda::upload(layout.first_rows.get(), first.data(), first.size() * sizeof(std::int32_t));
   layout.packed = {shape.rows,
                    shape.cols,
                    std::min(block_rows, shape.rows),
@@ -116,12 +115,12 @@ class Matrices {
     const std::vector<std::byte> values = jobs::random_bytes(shape.rows * shape.cols, type, 1),
                                  weight = jobs::random_bytes(shape.cols, type, 2);
     weight_ = cuda::raw_memory(weight.size());
-    IMBREX_CUDA_TRY(cudaMemcpy(weight_.get(), weight.data(), weight.size(), cudaMemcpyHostToDevice));
+    cuda::upload(weight_.get(), weight.data(), weight.size());
     for (std::size_t i = 0; i < copies(); ++i) {
       packed_.push_back(cuda::raw_memory(bytes_));
       rows_.push_back(cuda::raw_memory(bytes_));
       out_.push_back(cuda::raw_memory(bytes_));
-      IMBREX_CUDA_TRY(cudaMemcpy(packed_.back().get(), values.data(), bytes_, cudaMemcpyHostToDevice));
+      cuda::upload(packed_.back().get(), values.data(), bytes_);
     }
   }
 

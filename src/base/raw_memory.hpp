@@ -27,4 +27,15 @@ inline RawMemory raw_memory(std::size_t bytes) {
   return RawMemory(p);
 }
 
+/// Copies from the host, or fills. Streams that do not wait for the default one see it, too, when this returns: CUDA
+/// alone may return from a copy of pageable memory before its last part has arrived, and from a fill before it began.
+inline void upload(void* to, const void* from, std::size_t bytes) {
+  IMBREX_CUDA_TRY(cudaMemcpy(to, from, bytes, cudaMemcpyHostToDevice));
+  IMBREX_CUDA_TRY(cudaStreamSynchronize(cudaStreamLegacy));
+}
+inline void fill(void* memory, int byte, std::size_t bytes) {
+  IMBREX_CUDA_TRY(cudaMemset(memory, byte, bytes));
+  IMBREX_CUDA_TRY(cudaStreamSynchronize(cudaStreamLegacy));
+}
+
 }  // namespace imbrex::cuda

@@ -104,7 +104,8 @@ TEST(Blas, GetsItsMemoryBesideAThreadThatTakesIt) {
       const std::jthread taker([&] {
         while (!go) {
         }
-        while (!end && mmap(nullptr, std::size_t{100} << 20, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) == MAP_FAILED) {
+        while (!end &&
+               mmap(nullptr, std::size_t{100} << 20, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) == MAP_FAILED) {
         }
       });
       const std::size_t bytes = address_space() + (std::size_t{192} << 20);  // for one of the two

@@ -138,7 +138,7 @@ class Guards {
       for (int i = 0; i < 2; ++i) {
         const std::size_t all = std::max<std::size_t>(bytes, 512);
         memory_.push_back({cuda::raw_memory(all), all});
-        IMBREX_CUDA_TRY(cudaMemset(memory_.back().first.get(), 0xa5, all));
+        cuda::fill(memory_.back().first.get(), 0xa5, all);
       }
     IMBREX_CUDA_TRY(cudaDeviceSynchronize());
   }

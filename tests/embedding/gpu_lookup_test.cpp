@@ -197,7 +197,7 @@ class Together {
  private:
   static cuda::RawMemory zeros(std::size_t bytes) {
     cuda::RawMemory memory = cuda::raw_memory(bytes);
-    IMBREX_CUDA_TRY(cudaMemset(memory.get(), 0, bytes));
+    cuda::fill(memory.get(), 0, bytes);
     return memory;
   }
   RandomBags clean() const {

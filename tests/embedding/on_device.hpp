@@ -20,7 +20,7 @@ inline int devices() {
 template <typename T>
 cuda::RawMemory to_device(const std::vector<T>& values) {
   cuda::RawMemory memory = cuda::raw_memory(values.size() * sizeof(T) + 256);
-  IMBREX_CUDA_TRY(cudaMemcpy(memory.get(), values.data(), values.size() * sizeof(T), cudaMemcpyHostToDevice));
+  cuda::upload(memory.get(), values.data(), values.size() * sizeof(T));
   return memory;
 }
 
@@ -58,8 +58,7 @@ struct OnDevice {
     return bytes;
   }
   void clear_output(const RandomBags& c) const {
-    for (std::size_t d = 0; d < c.part.size(); ++d)
-      IMBREX_CUDA_TRY(cudaMemcpy(parts[d], c.part[d].data(), c.part[d].size(), cudaMemcpyHostToDevice));
+    for (std::size_t d = 0; d < c.part.size(); ++d) cuda::upload(parts[d], c.part[d].data(), c.part[d].size());
   }
 
   std::vector<embedding::Table> table;

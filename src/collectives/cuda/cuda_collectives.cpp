@@ -95,8 +95,7 @@ CudaCollectives::CudaCollectives(World& world, int device, const CollectivesOpti
   comm_.pause_seed = static_cast<std::uint32_t>(options.delays);
   comm_.max_pause_ns = options.delays == 0 ? 0 : static_cast<std::uint32_t>(options.max_delay * 1e9);
   // The slots of packets are empty before anybody sends.
-  IMBREX_CUDA_TRY(cudaMemset(heap_.handle().at(world.rank(), offset_) + slots_offset, 0xff, 2 * comm_.copy_bytes));
-  IMBREX_CUDA_TRY(cudaDeviceSynchronize());
+  cuda::fill(heap_.handle().at(world.rank(), offset_) + slots_offset, 0xff, 2 * comm_.copy_bytes);
   world_.barrier();
 }
 

@@ -100,8 +100,8 @@ CudaLookUp::CudaLookUp(const Tables& tables, const LookUpShape& shape, const Loo
   }
   blocks_ = fit * static_cast<std::uint32_t>(multiprocessors);
   if (tuning_.blocks != 0) blocks_ = std::min(blocks_, tuning_.blocks);
-  IMBREX_CUDA_TRY(cudaMemset(progress_.get(), 0, sizeof(Progress)));
-  IMBREX_CUDA_TRY(cudaMemset(findings_.get(), 0, sizeof(Findings)));
+  cuda::fill(progress_.get(), 0, sizeof(Progress));
+  cuda::fill(findings_.get(), 0, sizeof(Findings));
 }
 
 std::vector<Piece> CudaLookUp::pieces_of(int columns) const {
@@ -135,7 +135,7 @@ CudaLookUp::Cutting CudaLookUp::cut(int columns) const {
                  "batch = {} with {} pieces of tables: at most {} sums", shape_.batch, count, most_rows);
   Cutting made{cuda::raw_memory(pieces.size() * sizeof(Piece)), static_cast<std::uint32_t>(count), small_of(pieces),
                columns};
-  IMBREX_CUDA_TRY(cudaMemcpy(made.pieces.get(), pieces.data(), pieces.size() * sizeof(Piece), cudaMemcpyHostToDevice));
+  cuda::upload(made.pieces.get(), pieces.data(), pieces.size() * sizeof(Piece));
   return made;
 }
 

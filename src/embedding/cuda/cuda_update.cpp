@@ -28,8 +28,8 @@ CudaUpdate::CudaUpdate(const Tables& tables, const Step& step, std::int64_t batc
   on_gpu_ = cuda::raw_memory(there.size() * sizeof(UpdateTable));
   findings_ = cuda::raw_memory(sizeof(Findings));
   shares_ = cuda::raw_memory(there.size() * static_cast<std::size_t>(batch) * sizeof(float));
-  IMBREX_CUDA_TRY(cudaMemcpy(on_gpu_.get(), there.data(), there.size() * sizeof(UpdateTable), cudaMemcpyHostToDevice));
-  IMBREX_CUDA_TRY(cudaMemset(findings_.get(), 0, sizeof(Findings)));
+  cuda::upload(on_gpu_.get(), there.data(), there.size() * sizeof(UpdateTable));
+  cuda::fill(findings_.get(), 0, sizeof(Findings));
 }
 
 std::unique_ptr<CudaUpdate::Room> CudaUpdate::room_for(std::int64_t most_indices) const {

@@ -159,7 +159,7 @@ TEST(GpuAllReduce, NothingAndMistakes) {
         if (collectives.shape_of(3 << 19, Type::bf16, {}).kernel != cuda::ExactKernel::two_shot)
           t.add("3 MiB take one shot with a workspace of 16 MiB");
         // They still work.
-        IMBREX_CUDA_TRY(cudaMemset(p, 0, 4096));
+        cuda::fill(p, 0, 4096);
         collectives.all_reduce(p, p, 1000, Type::bf16, stream);
         collectives.finish(stream);
         world.barrier();
@@ -172,7 +172,7 @@ TEST(GpuAllReduce, WaitsPastTheirLimitNameRankStepAndPeer) {
   for (const ExactAlgorithm algorithm : {ExactAlgorithm::one_shot, ExactAlgorithm::two_shot}) {
     const auto ready = [=](World&, CudaCollectives& collectives, cudaStream_t stream) {
       const std::shared_ptr<void> memory = cuda::raw_memory(1 << 20);
-      IMBREX_CUDA_TRY(cudaMemset(memory.get(), 0, 1 << 20));
+      cuda::fill(memory.get(), 0, 1 << 20);
       IMBREX_CUDA_TRY(cudaStreamSynchronize(nullptr));
       return [=, &collectives] {
         collectives.all_reduce(memory.get(), memory.get(), 1 << 19, Type::bf16, stream, {algorithm});

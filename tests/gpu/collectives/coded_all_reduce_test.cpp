@@ -237,7 +237,7 @@ TEST(GpuCodedAllReduce, AGraphDecidesAnewAtEveryReplay) {
     std::vector<float> values(count);
     for (std::int64_t i = 0; i < count; ++i)
       values[static_cast<std::size_t>(i)] = std::sin(static_cast<float>(i * (world.rank() + 1)));
-    IMBREX_CUDA_TRY(cudaMemcpy(in.get(), values.data(), bytes, cudaMemcpyHostToDevice));
+    cuda::upload(in.get(), values.data(), bytes);
     (*gpu)(in.get(), out.get(), count, stream);
     gpu->report();
     const cuda::Graph graph(stream, 1, [&] { (*gpu)(in.get(), out.get(), count, stream); });
@@ -247,8 +247,8 @@ TEST(GpuCodedAllReduce, AGraphDecidesAnewAtEveryReplay) {
       std::vector<float> now = values;
       if (round % 3 == 0 && rank == world.rank())
         now[static_cast<std::size_t>(round * 499)] = round % 2 == 0 ? 1e6f : std::nanf("");
-      IMBREX_CUDA_TRY(cudaMemcpy(in.get(), now.data(), bytes, cudaMemcpyHostToDevice));
-      IMBREX_CUDA_TRY(cudaMemset(out.get(), 0xa5, bytes));
+      cuda::upload(in.get(), now.data(), bytes);
+      cuda::fill(out.get(), 0xa5, bytes);
       for (int i = 0; i < 10; ++i) graph.launch(stream);
       std::vector<std::byte> got(bytes), want(bytes);
       const AllReduceReport a = gpu->report();
@@ -322,9 +322,9 @@ TEST(GpuCodedAllReduce, RunsThatRuleOutMostKeys) {
     CudaCollectives collectives(world, test::select_gpu(world), test::sharing(CollectivesOptions{}));
     const test::Stream stream(world);
     const auto device_in = cuda::raw_memory(in.size()), device_out = cuda::raw_memory(in.size());
-    IMBREX_CUDA_TRY(cudaMemcpy(device_in.get(), in.data(), in.size(), cudaMemcpyHostToDevice));
+    cuda::upload(device_in.get(), in.data(), in.size());
     for (int repeat = 0; repeat < 4; ++repeat) {
-      IMBREX_CUDA_TRY(cudaMemset(device_out.get(), 0xa5, in.size()));
+      cuda::fill(device_out.get(), 0xa5, in.size());
       collectives.all_reduce(device_in.get(), device_out.get(), count, Type::bf16, pair, stream,
                              {.way = CodedWay::packets});
       collectives.finish(stream);

@@ -41,7 +41,7 @@ TEST(GpuCodedCounters, ALateRankDoesNotTakeWhatWasGivenUp) {
         2, {}, 0.5, trouble, [&](World& world, CudaCollectives& collectives, cudaStream_t stream, Trouble& t) {
           constexpr std::int64_t count = 1 << 20;
           const auto memory = cuda::raw_memory(count * 2);
-          IMBREX_CUDA_TRY(cudaMemset(memory.get(), 0, count * 2));
+          cuda::fill(memory.get(), 0, count * 2);
           IMBREX_CUDA_TRY(cudaDeviceSynchronize());
           world.barrier();
           const bool late = world.rank() == 1;
@@ -77,7 +77,7 @@ TEST(GpuCodedCounters, ThoseThatCallsDoNotPostFollow) {
         2, {}, 30, trouble, [&](World& world, CudaCollectives& collectives, cudaStream_t stream, Trouble& t) {
           constexpr std::int64_t count = 3'000'000;
           const auto memory = cuda::raw_memory(count * 2);
-          IMBREX_CUDA_TRY(cudaMemset(memory.get(), 0, count * 2));
+          cuda::fill(memory.get(), 0, count * 2);
           IMBREX_CUDA_TRY(cudaDeviceSynchronize());
           world.barrier();
           CodedKnobs narrow;

@@ -47,7 +47,7 @@ class Blocks {
         out_(cuda::raw_memory(out_bytes_ + (c.out_shift + guard) * element_)) {
     const std::vector<std::byte> stretch = test::input_stretch(c.type, world.rank(), 3, c.hostile);
     for (std::size_t i = 0; i < in_bytes_; ++i) host_in_[i] = stretch[i % stretch.size()];
-    IMBREX_CUDA_TRY(cudaMemcpy(in(), host_in_.data(), in_bytes_, cudaMemcpyHostToDevice));
+    cuda::upload(in(), host_in_.data(), in_bytes_);
   }
 
   const std::vector<std::byte>& host_in() const { return host_in_; }
@@ -56,7 +56,7 @@ class Blocks {
   std::byte* out() const { return static_cast<std::byte*>(out_.get()) + c_.out_shift * element_; }
 
   void spoil() {
-    IMBREX_CUDA_TRY(cudaMemset(out_.get(), 0xa5, out_bytes_ + (c_.out_shift + guard) * element_));
+    cuda::fill(out_.get(), 0xa5, out_bytes_ + (c_.out_shift + guard) * element_);
     IMBREX_CUDA_TRY(cudaStreamSynchronize(nullptr));
   }
 

@@ -36,7 +36,7 @@ void gpu_call(const PackedCase& c, PackedLayout layout, std::vector<Operand> ope
   const std::vector<Operand> host = operands;
   const auto upload = [&](const void* from, std::size_t bytes) {
     memory.push_back(cuda::raw_memory(bytes));
-    IMBREX_CUDA_TRY(cudaMemcpy(memory.back().get(), from, bytes, cudaMemcpyHostToDevice));
+    cuda::upload(memory.back().get(), from, bytes);
     return memory.back().get();
   };
   for (Operand& operand : operands) operand.view.data = upload(operand.view.data, bytes_of(operand.view));
@@ -176,7 +176,7 @@ TEST(GpuPutBack, OfAnOperator) {
       const auto upload = [&](std::int64_t count, std::uint64_t seed) {
         const std::vector<std::byte> values = jobs::random_bytes(count, type, seed);
         cuda::RawMemory memory = cuda::raw_memory(values.size());
-        IMBREX_CUDA_TRY(cudaMemcpy(memory.get(), values.data(), values.size(), cudaMemcpyHostToDevice));
+        cuda::upload(memory.get(), values.data(), values.size());
         return memory;
       };
       const std::size_t bytes = static_cast<std::size_t>(shape.m * shape.n) * size_of(type);

@@ -111,8 +111,8 @@ void ReduceVectors::fill() {
   for (std::size_t at = 0; at < bytes_; at += stretch_.size())
     std::memcpy(host.data() + guard + c_.in_shift * element_ + at, stretch_.data(),
                 std::min(stretch_.size(), bytes_ - at));
-  IMBREX_CUDA_TRY(cudaMemcpy(in_.get(), host.data(), host.size(), cudaMemcpyHostToDevice));
-  if (!c_.in_place) IMBREX_CUDA_TRY(cudaMemset(out_.get(), 0xa5, total(c_.out_shift)));
+  cuda::upload(in_.get(), host.data(), host.size());
+  if (!c_.in_place) cuda::fill(out_.get(), 0xa5, total(c_.out_shift));
   IMBREX_CUDA_TRY(cudaStreamSynchronize(nullptr));
 }
 

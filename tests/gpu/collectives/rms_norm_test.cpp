@@ -45,8 +45,8 @@ class Matrix {
   std::byte* get() const { return static_cast<std::byte*>(memory_.get()) + first_; }
 
   void fill(const std::vector<std::byte>& with) const {
-    IMBREX_CUDA_TRY(cudaMemset(memory_.get(), 0xa5, all_));
-    if (!with.empty()) IMBREX_CUDA_TRY(cudaMemcpy(get(), with.data(), with.size(), cudaMemcpyHostToDevice));
+    cuda::fill(memory_.get(), 0xa5, all_);
+    if (!with.empty()) cuda::upload(get(), with.data(), with.size());
   }
 
   /// Throws where a guard has changed.
@@ -207,7 +207,7 @@ TEST(GpuRmsNorm, TenThousandCallsFromAGraphWithPauses) {
   const int code = run_collectives(test::most_ranks(), options, 10, trouble,
                                    [&](World& world, CudaCollectives& collectives, cudaStream_t stream, Trouble& t) {
                                      const auto memory = cuda::raw_memory(4096);
-                                     IMBREX_CUDA_TRY(cudaMemset(memory.get(), 0, 4096));
+                                     cuda::fill(memory.get(), 0, 4096);
                                      std::vector<std::unique_ptr<Rank>> ranks;
                                      for (const Case& c : cases) ranks.push_back(std::make_unique<Rank>(world, c, 21));
                                      for (auto& rank : ranks) rank->fill();

@@ -37,7 +37,7 @@ template <typename T>
 RawMemory to_device(const std::vector<T>& values) {
   const std::size_t bytes = values.size() * sizeof(T);
   RawMemory memory = raw_memory(bytes);
-  IMBREX_CUDA_TRY(cudaMemcpy(memory.get(), values.data(), bytes, cudaMemcpyHostToDevice));
+  cuda::upload(memory.get(), values.data(), bytes);
   return memory;
 }
 
@@ -160,7 +160,7 @@ class RankCase {
 
   // Nothing else is waited for: other ranks on this GPU may wait for this one.
   void clear(const Outs& outs) {
-    for (std::size_t i = 0; i < outs.size(); ++i) IMBREX_CUDA_TRY(cudaMemset(outs[i].get(), 0xff, outputs_[i].bytes()));
+    for (std::size_t i = 0; i < outs.size(); ++i) cuda::fill(outs[i].get(), 0xff, outputs_[i].bytes());
     IMBREX_CUDA_TRY(cudaStreamSynchronize(nullptr));
   }
 

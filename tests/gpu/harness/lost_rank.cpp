@@ -44,7 +44,7 @@ class Operands {
     for (const OperandInfo& info : operands_of(problem)) bytes = std::max(bytes, info.bytes());
     for (cuda::RawMemory* memory : {&a_, &b_, &out_}) {
       *memory = cuda::raw_memory(bytes);
-      IMBREX_CUDA_TRY(cudaMemset(memory->get(), 0, bytes));
+      cuda::fill(memory->get(), 0, bytes);
     }
     IMBREX_CUDA_TRY(cudaDeviceSynchronize());
   }

@@ -34,7 +34,7 @@ class Numbers {
   explicit Numbers(std::size_t count, float value = 0)
       : count_(count), memory_(cuda::raw_memory(count * sizeof(float))) {
     const std::vector<float> all(count, value);
-    IMBREX_CUDA_TRY(cudaMemcpy(memory_.get(), all.data(), count * sizeof(float), cudaMemcpyHostToDevice));
+    cuda::upload(memory_.get(), all.data(), count * sizeof(float));
   }
   float* get() const { return static_cast<float*>(memory_.get()); }
   std::int64_t count() const { return static_cast<std::int64_t>(count_); }
@@ -335,7 +335,7 @@ int outputs_apart(World& world, std::uint64_t seed, int calls) {
                         b = cuda::raw_memory(static_cast<std::size_t>(k * n) * 2);
   const auto fill = [&](void* to, std::size_t elements, std::uint16_t with) {
     const std::vector<std::uint16_t> all(elements, with);
-    IMBREX_CUDA_TRY(cudaMemcpy(to, all.data(), elements * 2, cudaMemcpyHostToDevice));
+    cuda::upload(to, all.data(), elements * 2);
   };
   constexpr std::uint16_t one = 0x3f80;  // as bf16
   fill(a.get(), static_cast<std::size_t>(m * k), one);

@@ -87,10 +87,8 @@ class OnGpu {
     for (const auto* numbers : {&own.indices, &own.offsets})
       IMBREX_CUDA_TRY(cudaMemsetAsync(there_.at(numbers->data()), 0, numbers->size(), stream));
   }
-  void clear() { IMBREX_CUDA_TRY(cudaMemset(out_.get(), 0x5a, c_.part_bytes())); }
-  void give(const std::vector<std::byte>& part) {
-    IMBREX_CUDA_TRY(cudaMemcpy(out_.get(), part.data(), part.size(), cudaMemcpyHostToDevice));
-  }
+  void clear() { cuda::fill(out_.get(), 0x5a, c_.part_bytes()); }
+  void give(const std::vector<std::byte>& part) { cuda::upload(out_.get(), part.data(), part.size()); }
   std::vector<std::byte> out(const void* from = nullptr) const {
     std::vector<std::byte> bytes(c_.part_bytes());
     test::from_device(bytes, from != nullptr ? from : out_.get());

@@ -168,7 +168,7 @@ struct ProductCase {
 
 cuda::RawMemory filled(std::size_t bytes, int value) {
   cuda::RawMemory memory = cuda::raw_memory(bytes);
-  IMBREX_CUDA_TRY(cudaMemset(memory.get(), value, bytes));
+  cuda::fill(memory.get(), value, bytes);
   IMBREX_CUDA_TRY(cudaDeviceSynchronize());
   return memory;
 }

@@ -137,7 +137,7 @@ TEST(GpuDeviceMemory, MemoryComesBackZeroed) {
                              void* first = memory.allocate(4096);
                              const Group group = memory.group();
                              // A peer's part, as this rank maps it.
-                             IMBREX_CUDA_TRY(cudaMemset(device::at_rank(group, first, 1 - group.rank), 0xff, 4096));
+                             cuda::fill(device::at_rank(group, first, 1 - group.rank), 0xff, 4096);
                              IMBREX_CUDA_TRY(cudaDeviceSynchronize());
                              world.barrier();
                              std::uint32_t word = 0;

@@ -100,8 +100,7 @@ void LookUpExecution::start_words() {
   };
   set(layout_.entered, static_cast<std::size_t>(problem_.ranks), epoch_);
   set(layout_.done, embedding::most_slices, epoch_ * lookers_);
-  IMBREX_CUDA_TRY(cudaMemcpy(at(world_.rank(), 0), words.data(), words.size(), cudaMemcpyHostToDevice));
-  IMBREX_CUDA_TRY(cudaDeviceSynchronize());
+  cuda::upload(at(world_.rank(), 0), words.data(), words.size());
 }
 
 // Takes memory and loads the kernels, before any runs: for tables that have no rows yet.

@@ -254,7 +254,7 @@ void CudaExecution::start_counters() {
         const std::uint32_t value = layout_.base(world_.rank(), signal, next);
         std::memcpy(sets.data() + layout_.counter(signal, next) - layout_.counter(0, 0), &value, sizeof value);
       }
-    IMBREX_CUDA_TRY(cudaMemcpy(heap_at(layout_.counter(0, 0)), sets.data(), sets.size(), cudaMemcpyHostToDevice));
+    cuda::upload(heap_at(layout_.counter(0, 0)), sets.data(), sets.size());
   }
   struct {
     device::State state{};
@@ -264,7 +264,7 @@ void CudaExecution::start_counters() {
   for (std::uint64_t epoch : {own_epoch_, own_epoch_ + 1})
     begin.copies.turns[epoch % 2] = static_cast<std::uint32_t>(epoch / args_.protocol.copies) + 1;
   static_assert(sizeof begin <= state_bytes);
-  IMBREX_CUDA_TRY(cudaMemcpy(args_.protocol.own, &begin, sizeof begin, cudaMemcpyHostToDevice));
+  cuda::upload(args_.protocol.own, &begin, sizeof begin);
   IMBREX_CUDA_TRY(cudaDeviceSynchronize());
 }
 
@@ -313,8 +313,7 @@ void CudaExecution::prepare_skipping() {
   for (std::size_t i = 0; i < signals; ++i)
     posts[i] = layout_.base(world_.rank(), static_cast<int>(i), static_cast<std::uint64_t>(plan_.signal_copies));
   signal_posts_ = raw_memory(std::max<std::size_t>(bytes_of(posts), 256));
-  IMBREX_CUDA_TRY(
-      cudaMemcpy(signal_posts_.get(), posts.data(), signals * sizeof(std::uint32_t), cudaMemcpyHostToDevice));
+  cuda::upload(signal_posts_.get(), posts.data(), signals * sizeof(std::uint32_t));
   skip_ = {args_.protocol, static_cast<const std::uint32_t*>(signal_posts_.get()), static_cast<std::uint32_t>(signals)};
   IMBREX_CUDA_TRY(load_skip_epoch());
 }

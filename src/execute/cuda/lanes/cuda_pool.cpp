@@ -113,16 +113,15 @@ void CudaPool::start() {
     constexpr std::size_t stride = execute::HeapLayout::counter_stride;
     std::vector<std::byte> counters(2 * half.counters * stride);
     for (std::size_t i = 0; i < counters.size(); i += stride) std::memcpy(counters.data() + i, &count, sizeof count);
-    IMBREX_CUDA_TRY(cudaMemcpy(heap_.handle().at(world_.rank(), plans_->offset(0) + 2 * half.bytes), counters.data(),
-                               counters.size(), cudaMemcpyHostToDevice));
+    cuda::upload(heap_.handle().at(world_.rank(), plans_->offset(0) + 2 * half.bytes), counters.data(),
+                 counters.size());
   }
   device::State state{};
   state.epoch = epoch_;
-  IMBREX_CUDA_TRY(
-      cudaMemcpy(heap_.handle().at(world_.rank(), state_offset_), &state, sizeof state, cudaMemcpyHostToDevice));
+  cuda::upload(heap_.handle().at(world_.rank(), state_offset_), &state, sizeof state);
   const EpochPosts none[2] = {};
   last_ = reinterpret_cast<EpochPosts*>(take(sizeof none));
-  IMBREX_CUDA_TRY(cudaMemcpy(last_, none, sizeof none, cudaMemcpyHostToDevice));
+  cuda::upload(last_, none, sizeof none);
   bases_.push_back(bases_for(half, count));
   IMBREX_CUDA_TRY(cudaDeviceSynchronize());
 }

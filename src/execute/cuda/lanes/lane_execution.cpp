@@ -153,8 +153,8 @@ void LaneExecution::make_joints() {
   const std::size_t wait_bytes = waits.size() * sizeof(WaitEntry), post_bytes = posts.size() * sizeof(PostEntry);
   joint_tables_ = raw_memory(wait_bytes + post_bytes);
   auto* at = static_cast<std::byte*>(joint_tables_.get());
-  if (wait_bytes > 0) IMBREX_CUDA_TRY(cudaMemcpy(at, waits.data(), wait_bytes, cudaMemcpyHostToDevice));
-  if (post_bytes > 0) IMBREX_CUDA_TRY(cudaMemcpy(at + wait_bytes, posts.data(), post_bytes, cudaMemcpyHostToDevice));
+  if (wait_bytes > 0) cuda::upload(at, waits.data(), wait_bytes);
+  if (post_bytes > 0) cuda::upload(at + wait_bytes, posts.data(), post_bytes);
   const auto* next_wait = reinterpret_cast<const WaitEntry*>(at);
   const auto* next_post = reinterpret_cast<const PostEntry*>(at + wait_bytes);
   for (JointArgs& args : joints_) {

@@ -108,7 +108,7 @@ void LibrarySteps::make_reports() {
   reports_.resize(program_.steps.size());
   if (count == 0) return;
   kept_ = raw_memory(size(count) * sizeof(KeptReport));
-  IMBREX_CUDA_TRY(cudaMemset(kept_.get(), 0, size(count) * sizeof(KeptReport)));
+  cuda::fill(kept_.get(), 0, size(count) * sizeof(KeptReport));
   auto* next = static_cast<KeptReport*>(kept_.get());
   for (std::size_t i = 0; i < reports_.size(); ++i)
     if (coded(program_.steps[i])) reports_[i] = next++;

@@ -25,7 +25,7 @@ class Sweep {
     const std::int64_t count = request.most / static_cast<std::int64_t>(size_of(request.type));
     const std::vector<std::byte> bytes =
         random_bytes(count, request.type, static_cast<std::uint64_t>(world.rank()) * 7919 + 1);
-    IMBREX_CUDA_TRY(cudaMemcpy(in_.get(), bytes.data(), bytes.size(), cudaMemcpyHostToDevice));
+    cuda::upload(in_.get(), bytes.data(), bytes.size());
     IMBREX_CUDA_TRY(cudaDeviceSynchronize());
   }
 
