@@ -228,16 +228,24 @@ bool is_refused(const Plan& plan) {
   return !cuda::refusal_of_sharing(plan, ranks_per_gpu(), ranks_are_processes()).empty();
 }
 
-std::vector<Outcome> expect_within(double most, const std::vector<Plan>& plans, const GpuCase& c) {
+std::unique_ptr<jobs::OperandSource> operands_of_case(const Plan& plan, const GpuCase& c) {
+  jobs::RunRequest request;
+  Problem problem = request.problem = plan.problem;
+  request.seed = c.seed;
+  if (c.whole_numbers) return std::make_unique<WholeNumbers>(problem);
+  return jobs::open_operands(request, problem);
+}
+
+std::vector<Outcome> expect_within(double most, const std::vector<Plan>& plans, const std::vector<GpuCase>& cases) {
   for (const Plan& plan : plans) EXPECT_FALSE(check(plan).has_value());
-  const std::vector<Outcome> outcomes = run_on_gpus(plans, c);
+  const std::vector<Outcome> outcomes = run_each_on_gpus(plans, cases);
   for (std::size_t i = 0; i < plans.size(); ++i) {
     SCOPED_TRACE(describe({plans[i].problem, plans[i].strategy, plans[i].knobs}));
     EXPECT_EQ(outcomes[i].code, 0) << outcomes[i].message;
     EXPECT_LE(outcomes[i].worst, most) << outcomes[i].kernel << ": " << outcomes[i].message;
     EXPECT_EQ(outcomes[i].differing, 0) << outcomes[i].kernel;
     if (outcomes[i].code != 0) break;  // later plans did not run
-    EXPECT_TRUE(!outcomes[i].kernel.empty() || std::any_of(plans.begin(), plans.end(), is_refused));
+    EXPECT_NE(outcomes[i].kernel.empty(), !is_refused(plans[i]));
   }
   return outcomes;
 }
@@ -291,22 +299,10 @@ GpuCase exact_case() {
   return c;
 }
 
-std::vector<Outcome> run_on_gpus(const std::vector<Plan>& plans, const GpuCase& c) {
-  if (std::any_of(plans.begin(), plans.end(), is_refused)) {
-    std::cout << "skipped: copy engines bring no operands to ranks that share a GPU\n";
-    return std::vector<Outcome>(plans.size());
-  }
-  std::vector<std::unique_ptr<jobs::OperandSource>> operands;
-  for (const Plan& plan : plans) {
-    jobs::RunRequest request;
-    Problem problem = request.problem = plan.problem;
-    request.seed = c.seed;
-    if (c.whole_numbers)
-      operands.push_back(std::make_unique<WholeNumbers>(problem));
-    else
-      operands.push_back(jobs::open_operands(request, problem));
-  }
+std::vector<Outcome> run_each_on_gpus(const std::vector<Plan>& plans, const std::vector<GpuCase>& cases) {
+  if (plans.empty()) return {};
   const int ranks = plans.front().problem.ranks;
+  const GpuCase& first = cases.front();
   const SharedArray<RankOutcome> told(plans.size() * static_cast<std::size_t>(ranks));
   const auto of_rank = [&](std::size_t plan, int rank) -> RankOutcome& {
     return told[plan * static_cast<std::size_t>(ranks) + static_cast<std::size_t>(rank)];
@@ -314,11 +310,16 @@ std::vector<Outcome> run_on_gpus(const std::vector<Plan>& plans, const GpuCase& 
   const auto body = [&](World& world) {
     std::size_t i = 0;
     try {
-      CudaOptions options = c.options;
+      CudaOptions options = first.options;
       if (options.ranks_per_gpu == 1) options.ranks_per_gpu = ranks_per_gpu();
       const auto executor = make_cuda_executor(world, options);
       for (; i < plans.size(); ++i) {
-        RankCase rank(world, *executor, plans[i], *operands[i], c, of_rank(i, world.rank()));
+        if (is_refused(plans[i])) {
+          if (world.rank() == 0) std::cout << "skipped: copy engines bring no operands to ranks that share a GPU\n";
+          continue;
+        }
+        const std::unique_ptr<jobs::OperandSource> operands = operands_of_case(plans[i], cases[i]);
+        RankCase rank(world, *executor, plans[i], *operands, cases[i], of_rank(i, world.rank()));
         // References load kernels, which a GPU may not do beside one of another rank that waits for this one.
         if (options.ranks_per_gpu > 1) world.barrier();
         rank.run();
@@ -332,7 +333,7 @@ std::vector<Outcome> run_on_gpus(const std::vector<Plan>& plans, const GpuCase& 
       return static_cast<int>(error.code());
     }
   };
-  const int code = on_world(ranks, {.heap_bytes = 1 << 20, .wait_limit = c.wait_limit}, body);
+  const int code = on_world(ranks, {.heap_bytes = 1 << 20, .wait_limit = first.wait_limit}, body);
   std::vector<Outcome> outcomes;
   for (std::size_t i = 0; i < plans.size(); ++i)
     outcomes.push_back(together(&of_rank(i, 0), static_cast<std::size_t>(ranks)));
@@ -342,10 +343,18 @@ std::vector<Outcome> run_on_gpus(const std::vector<Plan>& plans, const GpuCase& 
   return outcomes;
 }
 
+std::vector<Outcome> run_on_gpus(const std::vector<Plan>& plans, const GpuCase& c) {
+  return run_each_on_gpus(plans, std::vector<GpuCase>(plans.size(), c));
+}
+
 Outcome run_on_gpus(const Plan& plan, const GpuCase& c) { return run_on_gpus(std::vector<Plan>{plan}, c).front(); }
 
+std::vector<Outcome> expect_each_right(const std::vector<Plan>& plans, const std::vector<GpuCase>& cases) {
+  return expect_within(1, plans, cases);
+}
+
 std::vector<Outcome> expect_right(const std::vector<Plan>& plans, const GpuCase& c) {
-  return expect_within(1, plans, c);
+  return expect_each_right(plans, std::vector<GpuCase>(plans.size(), c));
 }
 
 void expect_right(const Plan& plan, const GpuCase& c, const std::string& what) {
@@ -353,6 +362,8 @@ void expect_right(const Plan& plan, const GpuCase& c, const std::string& what) {
   expect_right({plan}, c);
 }
 
-void expect_exact(const std::vector<Plan>& plans, const GpuCase& c) { expect_within(0, plans, c); }
+void expect_exact(const std::vector<Plan>& plans, const GpuCase& c) {
+  expect_within(0, plans, std::vector<GpuCase>(plans.size(), c));
+}
 
 }  // namespace imbrex::test

@@ -91,13 +91,16 @@ struct GpuCase {
 /// Ranks are what on_world makes them; operands are seeded; outputs start as NaN. Every repeat is compared.
 Outcome run_on_gpus(const Plan& plan, const GpuCase& c);
 
-/// Runs several plans of one number of ranks, one after another on one executor, until one fails.
+/// Runs several plans of one number of ranks, each as its case says, one after another until one fails, on one executor
+/// with the first case's options and limit: ranks that are processes take most of a second to start.
+std::vector<Outcome> run_each_on_gpus(const std::vector<Plan>& plans, const std::vector<GpuCase>& cases);
 std::vector<Outcome> run_on_gpus(const std::vector<Plan>& plans, const GpuCase& c);
 
 /// Operands are integers, the heap has 128 MiB, and waits end after 30 s.
 GpuCase exact_case();
 
 /// Proves plans, runs them as run_on_gpus, and expects results within their bounds, of the same bits every time.
+std::vector<Outcome> expect_each_right(const std::vector<Plan>& plans, const std::vector<GpuCase>& cases);
 std::vector<Outcome> expect_right(const std::vector<Plan>& plans, const GpuCase& c);
 void expect_right(const Plan& plan, const GpuCase& c, const std::string& what);
 

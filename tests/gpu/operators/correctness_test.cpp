@@ -85,7 +85,10 @@ TEST(GpuGemm, EveryVariantIsRightWithTails) {
   std::vector<cuda::KernelTile> variants(std::begin(cuda::kernel_tiles), std::end(cuda::kernel_tiles));
   variants.push_back({"plain", Type::bf16, 128, 128, 1, false, false});
   variants.push_back({"plain e4m3", Type::e4m3, 128, 128, 1, false, false});
-  for (const auto& [kernel, type, rows, cols, cluster, shares_k, hopper] : variants)
+  for (const auto& [kernel, type, rows, cols, cluster, shares_k, hopper] : variants) {
+    SCOPED_TRACE(kernel);
+    std::vector<Plan> plans;
+    std::vector<GpuCase> all;
     for (int i = 0; i < cases(4) * (type == Type::e4m3 ? 1 : 2); ++i) {
       const Layout layout = type != Type::e4m3 && i % 2 != 0 ? Layout::column_major : Layout::row_major;
       Problem p = random_problem(random, Operator::gemm_reduce_scatter, 1, i < 2 ? 2200 : 700, type, layout);
@@ -98,14 +101,18 @@ TEST(GpuGemm, EveryVariantIsRightWithTails) {
       GpuCase c;
       c.options.kernel = kernel;
       c.whole_numbers = type == Type::e4m3 && i % 2 == 0;
-      expect_right(make_plan(p, Strategy::fused, k), c,
-                   std::string(kernel) + " " + test::describe({p, Strategy::fused, k}));
+      plans.push_back(make_plan(p, Strategy::fused, k));
+      all.push_back(c);
     }
+    test::expect_each_right(plans, all);
+  }
 }
 
 // On the kernel that is named, whose tiles are of 128 x 128, or on what fits.
 void random_problems(int ranks, const CudaOptions& options, int repeats, int queued, bool fp8 = false) {
   Random random(test::seed_from_environment() + static_cast<std::uint64_t>(ranks));
+  std::vector<Plan> plans;
+  std::vector<GpuCase> all;
   for (Operator op :
        {Operator::all_gather_gemm, Operator::gemm_reduce_scatter, Operator::gemm_all_to_all, Operator::gemm_all_reduce})
     for (int i = 0; i < cases(4); ++i) {
@@ -138,9 +145,10 @@ void random_problems(int ranks, const CudaOptions& options, int repeats, int que
       }
       const Plan plan = make_plan(p, Strategy::fused, k);
       if (!options.kernel.empty() && !cuda::refusal_of_tma(plan).empty()) continue;
-      expect_right(plan, c, test::describe({p, Strategy::fused, k}));
-      if (testing::Test::HasFailure()) return;
+      plans.push_back(plan);
+      all.push_back(c);
     }
+  test::expect_each_right(plans, all);
 }
 
 TEST(GpuFused, RandomProblemsOnTwo) {
@@ -222,12 +230,13 @@ TEST(GpuSm80, ManyEpochsQueuedWithDelays) {
 // The kernel for tiles of 64 x 64 takes slots of 128 x 128, which come through its stages in its own way.
 TEST(GpuFused, TilesSmallerThanTheirSlots) {
   NEEDS_GPUS(4);
+  std::vector<Plan> plans;
   for (const std::int64_t n : {8, 56, 64, 128})
     for (const std::int64_t rows : {8, 32, 64})
       for (const int parts : {1, 3})
-        expect_right(make_plan({Operator::gemm_reduce_scatter, 4 * rows, n, 4 * 128 * parts, 4, Type::bf16},
-                               Strategy::fused, {.transport = Transport::store, .split_k = parts}),
-                     {}, std::to_string(rows) + " rows of " + std::to_string(n) + " in " + std::to_string(parts));
+        plans.push_back(make_plan({Operator::gemm_reduce_scatter, 4 * rows, n, 4 * 128 * parts, 4, Type::bf16},
+                                  Strategy::fused, {.transport = Transport::store, .split_k = parts}));
+  expect_right(plans, GpuCase{});
 }
 
 // Slots in fp32 of the own rank beside those of its peers, epoch after epoch in one place.
@@ -254,6 +263,7 @@ TEST(GpuFused, SharedKOverManyEpochsWithDelays) {
 
 // The product alone: few rows, whose tiles are too few for all workers.
 void few_rows(int parts, int cluster_k, std::initializer_list<Tile> tiles) {
+  std::vector<Plan> plans;
   for (const std::int64_t m : {1, 16, 64, 100})
     for (const std::int64_t depth : {3600, 40})
       for (const Tile& tile : tiles) {
@@ -264,8 +274,9 @@ void few_rows(int parts, int cluster_k, std::initializer_list<Tile> tiles) {
         k.cluster_k = cluster_k;
         k.transport = Transport::store;
         const Problem p{Operator::gemm_all_reduce, m, 1032, depth, 1, Type::bf16, parts % 2 == 0};
-        expect_right(make_plan(p, Strategy::fused, k), {}, test::describe({p, Strategy::fused, k}));
+        plans.push_back(make_plan(p, Strategy::fused, k));
       }
+  expect_right(plans, GpuCase{});
 }
 
 TEST(GpuFused, PartsOfKOfFewRows) {

@@ -64,6 +64,8 @@ Knobs random_knobs(Random& random, const Problem& p, Tile tile) {
 // Fused plans, on the kernel that is named, whose tiles are of 128 x 128, or on what fits.
 void random_problems(int ranks, int count, const CudaOptions& options = {}, int repeats = 2, int queued = 1) {
   Random random(test::seed_from_environment() + static_cast<std::uint64_t>(ranks));
+  std::vector<Plan> plans;
+  std::vector<GpuCase> all;
   for (int i = 0; i < count; ++i) {
     const bool plain = options.kernel == "plain", sm80 = options.kernel == "sm80";
     const Type type = plain  ? random.one_of({Type::bf16, Type::fp16, Type::fp32, Type::e4m3})
@@ -82,9 +84,10 @@ void random_problems(int ranks, int count, const CudaOptions& options = {}, int 
     c.whole_numbers = i % 2 == 0;
     c.exact = c.whole_numbers && p.scales == Scales::none;
     if (sm80) c.wait_limit = 30;  // the driver compiles it first, on one rank after another
-    expect_right(make_plan(p, Strategy::fused, k), c, test::describe({p, Strategy::fused, k}));
-    if (testing::Test::HasFailure()) return;
+    plans.push_back(make_plan(p, Strategy::fused, k));
+    all.push_back(c);
   }
+  test::expect_each_right(plans, all);
 }
 
 TEST(GpuOutputs, RandomProblemsOnOne) {
@@ -149,6 +152,8 @@ TEST(GpuOutputs, ManyEpochsFromAGraphWithDelays) {
 // number of elements; of every operator, its outputs where peers write them and elsewhere.
 void random_pitches(int ranks, int count, const CudaOptions& options = {}) {
   Random random(test::seed_from_environment() + 100 + static_cast<std::uint64_t>(ranks));
+  std::vector<Plan> plans;
+  std::vector<GpuCase> all;
   for (int i = 0; i < count; ++i) {
     const bool plain = options.kernel == "plain", sm80 = options.kernel == "sm80";
     const Type type = plain  ? random.one_of({Type::bf16, Type::fp16, Type::fp32, Type::e4m3})
@@ -177,9 +182,10 @@ void random_pitches(int ranks, int count, const CudaOptions& options = {}) {
     c.whole_numbers = i % 2 == 0 && op == Operator::all_gather_gemm;
     c.exact = c.whole_numbers && p.scales == Scales::none;
     if (sm80) c.wait_limit = 30;
-    expect_right(make_plan(p, Strategy::fused, k), c, test::describe({p, Strategy::fused, k}));
-    if (testing::Test::HasFailure()) return;
+    plans.push_back(make_plan(p, Strategy::fused, k));
+    all.push_back(c);
   }
+  test::expect_each_right(plans, all);
 }
 
 TEST(GpuOutputs, WithGapsBetweenRows) {
@@ -208,6 +214,7 @@ TEST(GpuOutputs, WithGapsBetweenRowsOfLibraries) {
   Random random(test::seed_from_environment() + 131);
   for (const int ranks : {1, 2, 4}) {
     if (ranks > test::gpus()) continue;
+    std::vector<Plan> plans;
     for (int i = 0; i < cases(8); ++i) {
       Problem p = random_problem(random, ranks, 700, random.one_of({Type::bf16, Type::fp16}), false);
       p.bias = false;
@@ -220,8 +227,9 @@ TEST(GpuOutputs, WithGapsBetweenRowsOfLibraries) {
       test::add_pitches(random, p, random.one_of({1, 8}));
       const Strategy strategy = random.one_of({Strategy::sequential, Strategy::decomposed});
       const Knobs k{.partial = output_type(p.type)};
-      expect_right(make_plan(p, strategy, k), {}, test::describe({p, strategy, k}));
+      plans.push_back(make_plan(p, strategy, k));
     }
+    expect_right(plans, GpuCase{});
   }
 }
 
