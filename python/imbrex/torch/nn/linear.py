@@ -1,4 +1,4 @@
-"""Layers that are split over the ranks of a group: linear ones of tensor-parallel models, and embedding tables."""
+"""Linear layers of tensor-parallel models, split over the ranks of a group."""
 
 from __future__ import annotations
 
@@ -8,20 +8,19 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .._errors import InvalidInput
-from .autograd import Shared
-from .embeddings import Bags, ShardedEmbeddingBag
-from .groups import Group, name_of, process_group
-from .ops import all_gather_matmul, matmul_all_reduce, matmul_reduce_scatter
-
-__all__ = ["Bags", "ColumnParallelLinear", "RowParallelLinear", "ShardedEmbeddingBag"]
+from ..._errors import InvalidInput
+from ..autograd import Shared
+from ..groups import Group, name_of, process_group
+from ..ops import all_gather_matmul, matmul_all_reduce, matmul_reduce_scatter
+from .checkpoints import Part, Sharded
 
 
-class _Parallel(nn.Module):
+class _Parallel(Sharded):
     """What both layers share: a weight [out, in] of which each rank has a part."""
 
     weight: nn.Parameter
     bias: nn.Parameter | None
+    _split: dict[str, int]  # the dimension of each parameter of which a rank has a part
 
     def __init__(
         self,
@@ -39,6 +38,8 @@ class _Parallel(nn.Module):
         super().__init__()
         self.in_features, self.out_features = in_features, out_features
         self.group_name = name_of(group)
+        of = process_group(self.group_name)
+        self._rank, self._ranks = int(of.rank()), int(of.size())
         self.sequence_parallel, self.sequence_dim = sequence_parallel, sequence_dim
         self.weight = nn.Parameter(torch.empty(local, device=device, dtype=dtype))
         self.bias = None if bias is None else nn.Parameter(torch.empty(bias, device=device, dtype=dtype))
@@ -59,6 +60,14 @@ class _Parallel(nn.Module):
             nn.init.uniform_(torch.empty_like(self.weight), -bound, bound)
         if self.bias is not None:
             nn.init.zeros_(self.bias)
+
+    def _part_of(self, name: str) -> Part | None:
+        """How this parameter is split; None where each rank has all of it."""
+        if name not in self._split:
+            return None
+        whole = (self.out_features, self.in_features)[: 1 if name == "bias" else 2]
+        owner = f"{name} of {type(self).__name__}({self.in_features}, {self.out_features})"
+        return Part(owner, self.group_name, self._rank, self._ranks, self._split[name], torch.Size(whole))
 
     def extra_repr(self) -> str:
         """The sizes of the whole layer."""
@@ -90,7 +99,8 @@ class ColumnParallelLinear(_Parallel):
         device: of the parameters.
         dtype: of the parameters.
 
-    The weight is `[out_features/R, in_features]`, as nn.Linear's rows.
+    The weight is `[out_features/R, in_features]`, as nn.Linear's rows. State dicts hold it as a DTensor of the whole,
+    and take whole tensors, too.
 
     Raises:
         InvalidInput: out_features does not divide by the ranks.
@@ -98,6 +108,8 @@ class ColumnParallelLinear(_Parallel):
     Example:
         >>> up = imbrex.torch.nn.ColumnParallelLinear(1024, 4096, group, sequence_parallel=True)
     """
+
+    _split = {"weight": 0, "bias": 0}  # noqa: RUF012
 
     def __init__(
         self,
@@ -151,7 +163,8 @@ class RowParallelLinear(_Parallel):
         device: of the parameters.
         dtype: of the parameters.
 
-    The weight is `[out_features, in_features/R]`, as nn.Linear's columns.
+    The weight is `[out_features, in_features/R]`, as nn.Linear's columns. State dicts hold it as a DTensor of the
+    whole, and take whole tensors, too.
 
     Raises:
         InvalidInput: in_features does not divide by the ranks.
@@ -159,6 +172,8 @@ class RowParallelLinear(_Parallel):
     Example:
         >>> down = imbrex.torch.nn.RowParallelLinear(4096, 1024, group, sequence_parallel=True)
     """
+
+    _split = {"weight": 1}  # noqa: RUF012
 
     def __init__(
         self,
