@@ -10,6 +10,7 @@ from .groups import apart, connect, size_of
 from .stats import count_copy
 
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
+_APART = "group that Imbrex does not connect"
 _BYTES = 16  # rows on GPUs are whole multiples of so many
 
 
@@ -25,28 +26,46 @@ def expect(condition: bool, reason: str) -> None:
 
 def expect_group(name: str) -> int:
     """How many ranks the group has; connected from here on, or handed back for ever."""
-    expect(name not in apart, "group that Imbrex does not connect")
+    expect(name not in apart, _APART)
     ranks = size_of(name)
     expect(ranks > 1, "one rank")
-    try:
-        connect(name)
-    except Error:
-        apart.add(name)
-        raise Refusal("group that Imbrex does not connect") from None
+    expect(is_connected(name), _APART)
     return ranks
+
+
+def is_connected(name: str) -> bool:
+    """Whether Imbrex works for the group: connected from here on, or not for ever."""
+    if name not in apart:
+        try:
+            connect(name)
+        except Error:
+            apart.add(name)
+    return name not in apart
 
 
 def expect_product(a: Tensor, b: Tensor, dim: int, dtypes: tuple[torch.dtype, ...]) -> int:
     """The collective's dimension, not negative."""
-    expect(a.dim() in (2, 3) and b.dim() == 2, "number of dimensions")
-    dim = dim + a.dim() if dim < 0 else dim
-    expect(0 <= dim < a.dim() - 1, "last dimension")
-    expect(a.dtype in dtypes and a.dtype == b.dtype, "dtype")
-    expect(a.shape[-1] == b.shape[0] and a.numel() > 0 and b.numel() > 0, "shapes")
+    reason = why_no_product(a, b, dim, dtypes)
+    if reason is not None:
+        raise Refusal(reason)
+    return dim + a.dim() if dim < 0 else dim
+
+
+def why_no_product(a: Tensor, b: Tensor, dim: int, dtypes: tuple[torch.dtype, ...] = DTYPES) -> str | None:
+    """Why the library has no product of these with a collective along that dimension; None where it has."""
+    if a.dim() not in (2, 3) or b.dim() != 2:
+        return "number of dimensions"
+    if not 0 <= (dim + a.dim() if dim < 0 else dim) < a.dim() - 1:
+        return "last dimension"
+    if a.dtype not in dtypes or a.dtype != b.dtype:
+        return "dtype"
+    if a.shape[-1] != b.shape[0] or a.numel() == 0 or b.numel() == 0:
+        return "shapes"
     if a.is_cuda:
         for row in (a.shape[-1] * a.element_size(), b.shape[1] * 2):
-            expect(row % _BYTES == 0, "rows that are no multiple of 16 bytes")
-    return dim
+            if row % _BYTES:
+                return "rows that are no multiple of 16 bytes"
+    return None
 
 
 def lies_in_rows(x: Tensor) -> bool:
