@@ -88,7 +88,7 @@ def test_the_tutorial_s_plan(ranks, batch, loss_parallel, compiled):
 
 
 def test_what_torch_runs(ranks):
-    """Of float64 torch runs what Imbrex did, to the bit, and that is counted."""
+    """Torch runs float64 in place of Imbrex, with its own bits, and that is counted."""
     for told in ranks.run(compare, batch=2, loss_parallel=False, compiled=False, dtype="float64"):
         if told is not None:
             assert told["fallbacks"]["ColwiseParallel: dtype"] == 1, told
