@@ -216,7 +216,7 @@ def handed_back() -> None:
         ("RowwiseParallel", linear, row, odd, "dimension that does not divide by the ranks"),
         ("ColwiseParallel", lambda: linear().double(), column, x.double(), "dtype"),
         ("RowwiseParallel", lambda: linear().double(), row, placed(x.double(), mesh, Shard(1)), "dtype"),
-        ("RowwiseParallel", linear, {"output_layouts": Partial()}, placed(x, mesh, Shard(1)), "output_layouts "),
+        ("RowwiseParallel", linear, {"output_layouts": Partial()}, placed(x, mesh, Shard(1)), "output that lies as "),
     ]
     for name, module, options, given, reason in cases:
         before = it.stats().fallbacks

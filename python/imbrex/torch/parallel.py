@@ -30,7 +30,7 @@ from .autocast import is_on as autocast_is_on
 from .autograd import Shared
 from .groups import name_of, size_of
 from .ops import all_gather_matmul, matmul_all_reduce, matmul_reduce_scatter
-from .refusals import DTYPES, b_lying, is_connected, lying, why_no_product
+from .refusals import b_lying, lying, why_no_product, why_not_of_dtype, why_not_parted, why_not_placed, why_not_split
 from .stats import count_copy, count_fallback
 
 
@@ -56,26 +56,6 @@ def _as_torch_has_it(y: Tensor, style: str) -> Tensor:
 def _expect_placement(name: str, layout: Any) -> None:
     if layout is not None and not isinstance(layout, Placement):
         raise InvalidInput(f"{name} is {layout!r}: it must be a Placement, such as Replicate() or Shard(1)")
-
-
-def _why_not(module: nn.Module, mesh: DeviceMesh, weight: Shard) -> str | None:
-    """Why torch splits the layer; None where Imbrex does. It is the same on every rank."""
-    if not isinstance(module, nn.Linear):
-        return f"layer of type {type(module).__name__}"
-    if type(module).forward is not nn.Linear.forward or "forward" in vars(module):
-        # A layer that this style has split has Imbrex' forward, and may be split again.
-        own = vars(module).get("forward")
-        if not isinstance(own, partial) or not isinstance(getattr(own.func, "__self__", None), _Split):
-            return "forward that is not nn.Linear's"
-    if {name for name, _ in module.named_parameters()} - {"weight", "bias"} or "weight" not in module._parameters:
-        return "parameters that are not nn.Linear's"
-    if mesh.ndim != 1 or mesh.get_coordinate() is None:
-        return "mesh that is not of one dimension, or of other ranks"
-    if mesh.device_type not in ("cpu", "cuda"):
-        return "device"
-    if module.weight.shape[weight.dim] % mesh.size():
-        return ("out_features", "in_features")[weight.dim] + " that do not divide by the ranks"
-    return None if is_connected(name_of(mesh)) else "group that Imbrex does not connect"
 
 
 def _parameters(module: nn.Linear, weight: Shard) -> list[tuple[Any, Placement]]:
@@ -115,13 +95,20 @@ class _Split:
 
     def _split(self, module: nn.Module, mesh: DeviceMesh) -> bool:
         """Splits the layer, if Imbrex is to run it."""
-        reason = self._why_not_layouts() or _why_not(module, mesh, self._weight)
+        own = vars(module).get("forward")
+        is_split = isinstance(own, partial) and isinstance(getattr(own.func, "__self__", None), _Split)
+        reason = why_not_placed("output", self._output) or why_not_split(module, mesh, self._weight.dim, is_split)
         if reason is not None or not isinstance(module, nn.Linear):
             self._count(str(reason))
             return False
         _shard(module, mesh, self._weight, self.src_data_rank)
         module.forward = partial(self._forward, module, mesh, name_of(mesh))  # type: ignore[method-assign]
         return True
+
+    @property
+    def _output(self) -> Placement:
+        """How the product is to come out of Imbrex."""
+        raise NotImplementedError
 
     def _count(self, reason: str) -> None:
         name = type(self).__name__
@@ -130,19 +117,12 @@ class _Split:
                 raise InvalidInput(f"{option} = {value!r}: torch runs this {name}, without it, for the {reason}")
         count_fallback(name, reason)
 
-    def _why_not_layouts(self) -> str | None:
-        raise NotImplementedError
-
     def _given(self, mesh: DeviceMesh, x: Any) -> Any:
         """The input as the product takes it."""
         return x
 
     def _product(self, module: nn.Linear, mesh: DeviceMesh, group: str, x: Any) -> Tensor | str:
         """The rank's part of the result, or why Imbrex does not run the call."""
-        raise NotImplementedError
-
-    def _result(self, ndim: int) -> Placement:
-        """How the result lies over the ranks."""
         raise NotImplementedError
 
     def _forward(self, module: Any, mesh: DeviceMesh, group: str, x: Any) -> Any:
@@ -156,7 +136,7 @@ class _Split:
             given = own._prepare_input_fn(self.input_layouts, self._desired, module, (x,), mesh)
             placed = nn.functional.linear(given, module.weight, module.bias)
         else:
-            lies = self._result(y.dim())
+            lies = Shard(self._output.dim % y.dim()) if isinstance(self._output, Shard) else self._output
             if self.use_local_output and self.output_layouts[0] in (lies, Shard(-1)):
                 return y
             placed = DTensor.from_local(y, mesh, [lies], run_check=False)
@@ -203,29 +183,26 @@ class ColwiseParallel(_Split, _torchs.ColwiseParallel):
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
         return module if self._split(module, device_mesh) else super()._apply(module, device_mesh)
 
-    def _why_not_layouts(self) -> str | None:
-        return None
-
-    def _result(self, ndim: int) -> Placement:
-        return Shard(ndim - 1)
+    @property
+    def _output(self) -> Placement:
+        return Shard(-1)
 
     def _product(self, module: nn.Linear, mesh: DeviceMesh, group: str, x: Any) -> Tensor | str:
         name = type(self).__name__
         lies = x.placements[0] if isinstance(x, DTensor) else self.input_layouts[0]
+        reason = why_not_placed("input", lies)
         if isinstance(lies, Shard):
             a, b, bias = _operands(module, _local(x))
-            reason = why_no_product(a, b, lies.dim)
-            if isinstance(x, DTensor) and x.shape[lies.dim] % size_of(group):
-                reason = "dimension that does not divide by the ranks"
+            # A plain tensor has as many rows on every rank.
+            whole = x.shape if isinstance(x, DTensor) else torch.Size([size_of(group)] * x.dim())
+            reason = why_not_parted(a, b, lies.dim, whole, size_of(group))
             if reason is None:
                 dim = lies.dim % a.dim()
                 a, b = lying(a, dim, name), b_lying(b, name)
                 return _as_torch_has_it(all_gather_matmul(a, b, group, gather_dim=dim, bias=bias), name)
-        elif not lies.is_replicate():
-            reason = f"input that lies as {lies}"
-        else:
-            reason = None if isinstance(x, DTensor) or x.dtype in DTYPES else "dtype"
-            if reason is None and not isinstance(x, DTensor):
+        elif reason is None and not isinstance(x, DTensor):
+            reason = why_not_of_dtype(x)
+            if reason is None:
                 if torch.is_grad_enabled() and x.requires_grad:
                     x = Shared.apply(x, group)  # type: ignore[no-untyped-call]
                 return nn.functional.linear(x, _local(module.weight), _local(module.bias))
@@ -284,31 +261,25 @@ class RowwiseParallel(_Split, _torchs.RowwiseParallel):
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
         return module if self._split(module, device_mesh) else super()._apply(module, device_mesh)
 
-    def _why_not_layouts(self) -> str | None:
-        lies = self.output_layouts[0]
-        return None if lies.is_replicate() or isinstance(lies, Shard) else f"output_layouts {lies}"
-
     def _given(self, mesh: DeviceMesh, x: Any) -> Any:
         last = Shard(x.dim() - 1)
         if not isinstance(x, DTensor) and self.input_layouts[0] not in (last, Shard(-1)):
             x = DTensor.from_local(x, mesh, self.input_layouts, run_check=False)
         return x.redistribute(placements=[last]) if isinstance(x, DTensor) and x.placements != (last,) else x
 
-    def _result(self, ndim: int) -> Placement:
-        lies = self.output_layouts[0]
-        return Shard(lies.dim % ndim) if isinstance(lies, Shard) else Replicate()
+    @property
+    def _output(self) -> Placement:
+        return self.output_layouts[0]  # type: ignore[no-any-return]
 
     def _product(self, module: nn.Linear, mesh: DeviceMesh, group: str, x: Any) -> Tensor | str:
         a, b, bias = _operands(module, _local(x))
-        lies, name = self.output_layouts[0], type(self).__name__
+        lies, name = self._output, type(self).__name__
+        scattered = isinstance(lies, Shard)
         dim = lies.dim if isinstance(lies, Shard) else 0
-        reason = why_no_product(a, b, dim)
+        reason = why_not_parted(a, b, dim, a.shape, size_of(group)) if scattered else why_no_product(a, b, dim)
         if reason is not None:
             return reason
         dim %= a.dim()
-        scattered = isinstance(lies, Shard)
-        if scattered and a.shape[dim] % size_of(group):
-            return "dimension that does not divide by the ranks"
         a, b = lying(a, dim, name), b_lying(b, name)
         extra: dict[str, Any] = {"bias": bias, "codec": self.codec, "tolerance": self.tolerance}
         if scattered:

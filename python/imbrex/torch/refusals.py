@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import Shard
+from torch.distributed.tensor.placement_types import Placement
 
 from .._errors import Error
-from .groups import apart, connect, size_of
+from .groups import apart, connect, name_of, size_of
 from .stats import count_copy
 
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
-_APART = "group that Imbrex does not connect"
 _BYTES = 16  # rows on GPUs are whole multiples of so many
 
 
@@ -26,10 +28,10 @@ def expect(condition: bool, reason: str) -> None:
 
 def expect_group(name: str) -> int:
     """How many ranks the group has; connected from here on, or handed back for ever."""
-    expect(name not in apart, _APART)
+    expect(name not in apart, "group that Imbrex does not connect")
     ranks = size_of(name)
     expect(ranks > 1, "one rank")
-    expect(is_connected(name), _APART)
+    expect(is_connected(name), "group that Imbrex does not connect")
     return ranks
 
 
@@ -66,6 +68,41 @@ def why_no_product(a: Tensor, b: Tensor, dim: int, dtypes: tuple[torch.dtype, ..
             if row % _BYTES:
                 return "rows that are no multiple of 16 bytes"
     return None
+
+
+def why_not_parted(a: Tensor, b: Tensor, dim: int, whole: torch.Size, ranks: int) -> str | None:
+    """As why_no_product, of a dimension of which each rank has as much; `whole` is the shape over all ranks."""
+    # First, for uneven parts may be empty on some ranks alone.
+    if -a.dim() <= dim < a.dim() and whole[dim] % ranks:
+        return "dimension that does not divide by the ranks"
+    return why_no_product(a, b, dim)
+
+
+def why_not_of_dtype(x: Tensor) -> str | None:
+    """Why the library has no collective of such numbers; None where it has."""
+    return None if x.dtype in DTYPES else "dtype"
+
+
+def why_not_placed(what: str, lies: Placement) -> str | None:
+    """Why no operator takes or gives what lies so; None where one does."""
+    return None if lies.is_replicate() or isinstance(lies, Shard) else f"{what} that lies as {lies}"
+
+
+def why_not_split(module: nn.Module, mesh: DeviceMesh, dim: int, is_split: bool) -> str | None:
+    """Why torch splits the layer along that dimension of its weight; None where Imbrex does, or has done so."""
+    if not isinstance(module, nn.Linear):
+        return f"layer of type {type(module).__name__}"
+    if type(module).forward is not nn.Linear.forward or ("forward" in vars(module) and not is_split):
+        return "forward that is not nn.Linear's"
+    if {name for name, _ in module.named_parameters()} - {"weight", "bias"} or "weight" not in module._parameters:
+        return "parameters that are not nn.Linear's"
+    if mesh.ndim != 1 or mesh.get_coordinate() is None:
+        return "mesh that is not of one dimension, or of other ranks"
+    if mesh.device_type not in ("cpu", "cuda"):
+        return "device that Imbrex has no operators for"
+    if module.weight.shape[dim] % mesh.size():
+        return "in_features that do not divide by the ranks" if dim else "out_features that do not divide by the ranks"
+    return None if is_connected(name_of(mesh)) else "group that Imbrex does not connect"
 
 
 def lies_in_rows(x: Tensor) -> bool:

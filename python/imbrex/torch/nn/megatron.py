@@ -92,11 +92,11 @@ def read(
     for name, value in others.items():
         if name not in _REFUSED or (name in _OF_COLUMNS_ALONE and layer != "ColumnParallelLinear"):
             raise TypeError(f"{layer} got an unexpected keyword argument '{name}'")
-        _refuse(layer, name, value, _REFUSED[name])
+        _expect_value(layer, name, value, _REFUSED[name])
     group = group if tp_group is None else tp_group
     if config is not None:
         for name, needed in _REFUSED_OF_CONFIG.items():
-            _refuse(layer, f"config.{name}", getattr(config, name, needed), needed)
+            _expect_value(layer, f"config.{name}", getattr(config, name, needed), needed)
         sequence_parallel = sequence_parallel or bool(getattr(config, "sequence_parallel", False))
         dtype = getattr(config, "params_dtype", None) if dtype is None else dtype
         device = _device(config) if device is None else device
@@ -106,7 +106,7 @@ def read(
     return Request(found[0], found[1], group, sequence_parallel, has_bias, device, dtype, config, init_method)
 
 
-def _refuse(layer: str, name: str, value: Any, needed: Any) -> None:
+def _expect_value(layer: str, name: str, value: Any, needed: Any) -> None:
     if value is not needed and value != needed:
         raise NotImplementedError(f"{name} = {value!r}: Imbrex' {layer} does not do it; it must be {needed!r}")
 
