@@ -262,3 +262,29 @@ def test_names_and_arguments_are_torchs():
                 style(**{name: "Shard"})
         with pytest.raises(TypeError, match="unexpected keyword argument 'overlap'"):
             style(overlap=True)
+
+
+def in_autocast() -> None:
+    """Products of autocast's type, with gradients of the parameters', as torch's own; none is handed back."""
+    mesh, before = mesh_of_all(), it.stats().fallbacks
+    x = integers((ROWS, DEPTH), 3, torch.float32)
+    cases: tuple[tuple[str, dict[str, Any], Any], ...] = (
+        ("ColwiseParallel", {}, Replicate()),
+        ("ColwiseParallel", {"input_layouts": Shard(0)}, Shard(0)),
+        ("RowwiseParallel", {}, Shard(1)),
+        ("RowwiseParallel", {"output_layouts": Shard(0)}, Shard(1)),
+    )
+    for name, options, lies in cases:
+        given = distribute_tensor(x, mesh, [lies]).to_local()
+        with torch.autocast(DEVICE, dtype=torch.bfloat16):
+            mine = one_step(getattr(it.parallel, name)(**options), linear(), given, mesh)
+            theirs = one_step(getattr(torchs, name)(**options), linear(), given, mesh)
+        for key, value in theirs.items():
+            same = torch.equal(mine[key], value) if isinstance(value, Tensor) else mine[key] == value
+            assert same, (name, options, key, mine[key], value)
+            assert not isinstance(value, Tensor) or mine[key].dtype == value.dtype, (name, options, key)
+    assert it.stats().fallbacks == before
+
+
+def test_autocast(ranks):
+    ranks.run(in_autocast)
