@@ -9,7 +9,7 @@ PACKAGE = "python/imbrex"
 PAGES = {
     "numpy": ("imbrex", [("imbrex", "__init__.py"), ("imbrex.vllm", "vllm.py")]),
     "torch": ("imbrex.torch", [("imbrex.torch", "torch/__init__.py")]),
-    "torch-nn": ("imbrex.torch.nn and imbrex.torch.parallel", [("imbrex.torch.nn", "torch/nn.py"),
+    "torch-nn": ("imbrex.torch.nn and imbrex.torch.parallel", [("imbrex.torch.nn", "torch/nn/__init__.py"),
                                                                ("imbrex.torch.parallel", "torch/parallel.py")]),
 }
 
@@ -31,10 +31,10 @@ def definition(folder, tree, name):
     if own:
         return own[-1]  # behind its overloads
     for node in tree.body:
-        if isinstance(node, ast.ImportFrom) and node.level == 1 and node.module:
+        if isinstance(node, ast.ImportFrom) and node.level and node.module:
             for alias in node.names:
                 if (alias.asname or alias.name) == name:
-                    path = folder / (node.module.replace(".", "/") + ".py")
+                    path = (folder, *folder.parents)[node.level - 1] / (node.module.replace(".", "/") + ".py")
                     return definition(path.parent, parsed(path), alias.name)
     return None
 
@@ -115,6 +115,10 @@ def section(module, node):
     return lines
 
 
+def is_module(folder, name):
+    return (folder / f"{name}.py").is_file() or (folder / name / "__init__.py").is_file()
+
+
 def names(root, module, file):
     """[(name, node)] that the page tells of."""
     path = root / PACKAGE / file
@@ -124,7 +128,7 @@ def names(root, module, file):
         listed = [node.name for node in tree.body if isinstance(node, (ast.ClassDef, ast.FunctionDef))
                   and not node.name.startswith("_") and ast.get_docstring(node)]
     found = [(name, definition(path.parent, tree, name)) for name in listed]
-    missing = [name for name, node in found if node is None and not (path.parent / f"{name}.py").is_file()]
+    missing = [name for name, node in found if node is None and not is_module(path.parent, name)]
     if missing:
         raise SystemExit(f"docs: {module} exports {', '.join(missing)}, which no module beside it defines")
     return [(name, node) for name, node in found if node is not None]

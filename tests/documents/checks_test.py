@@ -136,6 +136,11 @@ class Reference(unittest.TestCase):
             (name, node), = python_api.names(Path(folder), "imbrex", "__init__.py")
             self.assertEqual((name, python_api.signature(node)), ("f", "f(a, *, b=1)"))
             self.assertEqual(python_api.docstring(node), "Does.\n\n*Args*\n\n- `a`: one,\n  or more.\n\n*Example*\n\n```python\n>>> f(1)\n```")
+            (package / "within").mkdir()
+            (package / "within/__init__.py").write_text('from .._x import f\n__all__ = ["f"]\n')
+            self.assertEqual([name for name, _ in python_api.names(Path(folder), "imbrex.within", "within/__init__.py")], ["f"])
+            (package / "__init__.py").write_text('from ._x import f\n__all__ = ["f", "within"]\n')
+            self.assertEqual([name for name, _ in python_api.names(Path(folder), "imbrex", "__init__.py")], ["f"])
             (package / "__init__.py").write_text('from ._x import f\n__all__ = ["f", "gone"]\n')
             with self.assertRaisesRegex(SystemExit, "exports gone"):
                 python_api.names(Path(folder), "imbrex", "__init__.py")

@@ -158,10 +158,21 @@ def text_of(node):
     return None
 
 
+def texts_of(node):
+    """The texts that an expression may be."""
+    choices = [node.body, node.orelse] if isinstance(node, ast.IfExp) else [node]
+    return [one for choice in choices if (one := text_of(choice))]
+
+
 def messages_in_python(text):
     """Pairs of a line and a message."""
     found = []
-    for node in ast.walk(ast.parse(text)):
+    tree = ast.parse(text)
+    for function in ast.walk(tree):
+        if isinstance(function, ast.FunctionDef) and "why" in function.name.split("_"):
+            returned = [node for node in ast.walk(function) if isinstance(node, ast.Return)]
+            found += [(node.lineno, one) for node in returned for one in texts_of(node.value) if count_words(one) > 0]
+    for node in ast.walk(tree):
         call = node.exc if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call) else node
         if not isinstance(call, ast.Call):
             continue
@@ -169,8 +180,7 @@ def messages_in_python(text):
         if call is node and name not in ("expect", "_expect", "_refuse"):
             continue
         for argument in call.args:
-            choices = [argument.body, argument.orelse] if isinstance(argument, ast.IfExp) else [argument]
-            found += [(call.lineno, one) for choice in choices if (one := text_of(choice)) and count_words(one) > 0]
+            found += [(call.lineno, one) for one in texts_of(argument) if count_words(one) > 0]
     return found
 
 

@@ -136,8 +136,9 @@ class Collecting(unittest.TestCase):
 
     def test_python(self):
         text = 'raise InvalidInput(f"x is {x}: it must be 1")\nexpect(ok, "shapes")\nprint("no error")\nraise InvalidInput("or a" if b else "or b")\n'
+        text += 'def why_not(x):\n    if x:\n        return f"{x} rows"\n    return None if x is None else "why"\ndef text():\n    return "none"\n'
         self.assertEqual({message for _, message in collect.messages_in_python(text)},
-                         {"x is ...: it must be 1", "shapes", "or a", "or b"})
+                         {"x is ...: it must be 1", "shapes", "or a", "or b", "... rows", "why"})
 
     def test_a_new_message_is_found_with_its_place(self):
         with tempfile.TemporaryDirectory() as folder:

@@ -10,8 +10,9 @@ import torch
 import torch.distributed as dist
 from device_for_tests import generator_of
 from groups_for_tests import group_of
-from problems import Problem, arguments, draw, inputs
+from problems import Problem, arguments, draw, inputs, integers
 from test_operators import GEMMS
+from torch._dynamo.testing import CompileCounter
 
 import imbrex.torch as it
 from imbrex.torch import extension
@@ -136,3 +137,24 @@ def test_compile_fullgraph(ranks):
             "all_reduce_rms_norm",
         ):
             assert calls[op] == 1, calls
+
+
+def numbers_of_a_group() -> None:
+    """What is asked of a group, and what is counted, is no reason for a graph to break, or to be made anew."""
+    group = group_of(0, 1, 2, 3)
+    counter = CompileCounter()
+
+    def layer(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        y = it.matmul_reduce_scatter(a, b, group, codec="int8", tolerance=1e6)
+        return y + it.matmul_reduce_scatter(a[:-1], b, group, pad=True)
+
+    torch._dynamo.reset()
+    run = torch.compile(layer, fullgraph=True, backend=counter)
+    for seed in range(3):
+        a, b = integers((8, 4), seed + dist.get_rank(), torch.float32), integers((4, 8), seed, torch.float32)
+        assert torch.equal(run(a, b), layer(a, b))
+    assert counter.frame_count == 1, counter.frame_count
+
+
+def test_numbers_of_a_group(ranks):
+    ranks.run(numbers_of_a_group)

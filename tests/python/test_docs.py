@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PLAIN = ("imbrex", "imbrex._world", "imbrex._operators", "imbrex._embeddings", "imbrex._doctor", "imbrex.vllm")
 TORCH = tuple(
     f"imbrex.torch{name}"
-    for name in ("", ".groups", ".ops", ".reductions", ".stats", ".drop_in", ".nn", ".embeddings", ".parallel")
+    for name in ("", ".groups", ".ops", ".reductions", ".stats", ".drop_in", ".nn.linear", ".embeddings", ".parallel")
 )
 
 
@@ -43,7 +43,7 @@ def functions() -> list[tuple[str, Any]]:
     found.append(("imbrex.vllm.register", importlib.import_module("imbrex.vllm").register))
     if importlib.util.find_spec("torch"):
         found += public(importlib.import_module("imbrex.torch"))
-        for name in ("imbrex.torch.nn", "imbrex.torch.embeddings", "imbrex.torch.parallel"):
+        for name in ("imbrex.torch.nn.linear", "imbrex.torch.embeddings", "imbrex.torch.parallel"):
             module = importlib.import_module(name)
             own = [one for one in vars(module).values() if getattr(one, "__module__", "") == name]
             found += [(f"{name}.{one.__name__}", one) for one in own if not one.__name__.startswith("_")]

@@ -1,7 +1,9 @@
-"""imbrex.torch.parallel's styles: DTensors that lie otherwise than declared, parameters that are placed already."""
+"""imbrex.torch.parallel's styles beside torch's own, and DTensors and parameters that lie otherwise than declared."""
 
 from __future__ import annotations
 
+import inspect
+import itertools
 from typing import Any
 
 import pytest
@@ -10,6 +12,7 @@ pytest.importorskip("torch")
 
 import torch
 import torch.distributed as dist
+import torch.distributed.tensor.parallel as torchs
 from device_for_tests import DEVICE
 from groups_for_tests import group_of
 from problems import integers
@@ -19,6 +22,7 @@ from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distrib
 from torch.distributed.tensor.parallel import parallelize_module
 
 import imbrex
+import imbrex.torch as it
 from imbrex.torch.parallel import ColwiseParallel, RowwiseParallel
 
 RANKS, ROWS, DEPTH, COLUMNS = 4, 8, 16, 8
@@ -99,7 +103,7 @@ def parameters() -> None:
         assert (parallelize_module(own, mesh, style).weight.to_local() == 5).all()
 
     for style in (ColwiseParallel(), RowwiseParallel()):
-        with pytest.raises(imbrex.InvalidInput, match=f"{type(style).__name__} of a Bilinear: it must be an nn.Linear"):
+        with pytest.raises(NotImplementedError, match=f"{type(style).__name__} currently only support nn.Linear"):
             parallelize_module(nn.Bilinear(DEPTH, DEPTH, COLUMNS), mesh, style)
 
 
@@ -119,3 +123,168 @@ def another_mesh() -> None:
 
 def test_inputs_of_another_mesh(ranks):
     ranks.run(another_mesh)
+
+
+def one_step(style: Any, module: nn.Module, x: Any, mesh: DeviceMesh) -> dict[str, Any]:
+    """What a layer says and its gradients, of small integers; and how both lie, where that is told."""
+    model = parallelize_module(module, mesh, style)
+    given = x.detach().requires_grad_(x.is_floating_point())
+    y = model(given)
+    local = y.to_local() if isinstance(y, DTensor) else y
+    grad = integers(tuple(y.shape), 5, local.dtype)
+    y.backward(distribute_tensor(grad, mesh, y.placements) if isinstance(y, DTensor) else grad)
+    found = {"y": y, "weight": model.weight.grad, "bias": getattr(model, "bias", None), "x": given.grad}
+    if found["bias"] is not None:
+        found["bias"] = found["bias"].grad
+    told = {name: one.full_tensor() if isinstance(one, DTensor) else one for name, one in found.items()}
+    return told | {"lies": getattr(y, "placements", None), "contiguous": local.is_contiguous()}
+
+
+LAYOUTS = (None, Replicate(), Shard(0), Shard(1), Shard(-1))
+
+
+def beside_torchs_own(rows: tuple[int, ...]) -> dict[str, int]:
+    """Every layout of inputs and outputs, plain tensors and DTensors: the same bits, and lying alike."""
+    mesh, before = mesh_of_all(), it.stats()
+    whole = integers((*rows, DEPTH), 3, torch.float32)
+    for name, given, wanted, local in itertools.product(
+        ("ColwiseParallel", "RowwiseParallel"), LAYOUTS, LAYOUTS, (False, True)
+    ):
+        options = {"input_layouts": given, "output_layouts": wanted, "use_local_output": local}
+        if any(isinstance(one, Shard) and whole.shape[one.dim] % RANKS for one in (given, wanted)):
+            continue
+        lies = given or (Replicate() if name == "ColwiseParallel" else Shard(-1))
+        for x in (distribute_tensor(whole, mesh, [lies]).to_local(), distribute_tensor(whole, mesh, [lies])):
+            mine = one_step(getattr(it.parallel, name)(**options), linear(), x, mesh)
+            theirs = one_step(getattr(torchs, name)(**options), linear(), x, mesh)
+            for key, value in theirs.items():
+                same = torch.equal(mine[key], value) if isinstance(value, Tensor) else mine[key] == value
+                assert same, (name, options, key, mine[key], value)
+    after = it.stats()
+    return {why: n - before.copies.get(why, 0) for why, n in after.copies.items() if "Parallel: " in why}
+
+
+@pytest.mark.parametrize("rows", ((RANKS, RANKS * 2), (1, RANKS * 2), (RANKS * 3,)))
+def test_every_layout_beside_torchs_own(ranks, rows):
+    """A batch that is gathered along its sequence is copied, which is counted."""
+    for copies in ranks.run(beside_torchs_own, rows=rows):
+        assert not len(rows) == 2 or rows[0] == 1 or copies["ColwiseParallel: A is not row-major"] > 0, copies
+        assert rows[0] != 1 or not any(copies.values()), copies
+
+
+class Doubled(nn.Linear):
+    def forward(self, x: Tensor) -> Tensor:
+        return 2 * super().forward(x)
+
+
+def handed_back() -> None:
+    """Torch's class runs what Imbrex' does not, with torch's result, and the reason is counted."""
+    mesh = mesh_of_all()
+    x = integers((ROWS, DEPTH), 3, torch.float32)
+    words = torch.arange(ROWS, device=DEVICE)
+
+    def embedding() -> nn.Module:
+        made = nn.Embedding(ROWS, DEPTH, device=DEVICE)
+        nn.init.constant_(made.weight, 3)
+        return made
+
+    def doubled() -> nn.Module:
+        made = Doubled(DEPTH, COLUMNS, device=DEVICE)
+        made.load_state_dict(linear().state_dict())
+        return made
+
+    def uneven() -> nn.Module:
+        made = nn.Linear(DEPTH + 1, COLUMNS + 1, device=DEVICE)
+        nn.init.ones_(made.weight)
+        nn.init.ones_(made.bias)
+        return made
+
+    def weighed() -> nn.Module:
+        return nn.utils.parametrizations.weight_norm(linear())
+
+    wide = distribute_tensor(torch.ones(ROWS, DEPTH + 1, device=DEVICE), mesh, [Replicate()])
+    odd = distribute_tensor(integers((ROWS + 1, DEPTH), 3, torch.float32), mesh, [Shard(0)])
+    column, row = {"use_local_output": False}, {"output_layouts": Shard(0), "use_local_output": False}
+    divides = "that do not divide by the ranks"
+    cases: list[tuple[str, Any, dict[str, Any], Any, str]] = [
+        ("ColwiseParallel", embedding, column, words, "layer of type Embedding"),
+        ("RowwiseParallel", embedding, {"input_layouts": Replicate(), **row}, words, "layer of type Embedding"),
+        ("ColwiseParallel", doubled, column, x, "forward that is not nn.Linear's"),
+        ("ColwiseParallel", uneven, column, wide, f"out_features {divides}"),
+        ("RowwiseParallel", uneven, {"input_layouts": Replicate(), **row}, wide, f"in_features {divides}"),
+        ("ColwiseParallel", linear, column, odd, "dimension that does not divide by the ranks"),
+        ("RowwiseParallel", linear, row, odd, "dimension that does not divide by the ranks"),
+        ("ColwiseParallel", lambda: linear().double(), column, x.double(), "dtype"),
+        ("RowwiseParallel", lambda: linear().double(), row, placed(x.double(), mesh, Shard(1)), "dtype"),
+        ("RowwiseParallel", linear, {"output_layouts": Partial()}, placed(x, mesh, Shard(1)), "output that lies as "),
+    ]
+    for name, module, options, given, reason in cases:
+        before = it.stats().fallbacks
+        mine = one_step(getattr(it.parallel, name)(**options), module(), given, mesh)
+        now = {why: n - before.get(why, 0) for why, n in it.stats().fallbacks.items() if n != before.get(why, 0)}
+        assert len(now) == 1 and next(iter(now)).startswith(f"{name}: {reason}"), (now, name, reason)
+        theirs = one_step(getattr(torchs, name)(**options), module(), given, mesh)
+        for key, value in theirs.items():
+            same = torch.equal(mine[key], value) if isinstance(value, Tensor) else mine[key] == value
+            assert same, (name, options, reason, key, mine[key], value)
+
+    with pytest.raises(
+        imbrex.InvalidInput, match="codec = 'int8': torch runs this RowwiseParallel, without it, for the "
+    ):
+        parallelize_module(embedding(), mesh, RowwiseParallel(codec="int8"))
+    double = parallelize_module(linear().double(), mesh, RowwiseParallel(codec="int8", tolerance=0.5))
+    with pytest.raises(imbrex.InvalidInput, match=r"codec = 'int8': torch runs this RowwiseParallel.* for the dtype"):
+        double(placed(x.double(), mesh, Shard(1)))
+    # Layers with parameters of other names are torch's as they are, whatever it does with them.
+    before = it.stats().fallbacks.get("ColwiseParallel: parameters that are not nn.Linear's", 0)
+    with pytest.raises(KeyError, match="parameter name"):
+        parallelize_module(weighed(), mesh, ColwiseParallel())
+    assert it.stats().fallbacks["ColwiseParallel: parameters that are not nn.Linear's"] == before + 1
+
+
+def test_what_goes_back_to_torch(ranks):
+    ranks.run(handed_back)
+
+
+def test_names_and_arguments_are_torchs():
+    """What torch's module exports is here, with its arguments, their kinds and defaults; Imbrex adds a codec alone."""
+    for name in torchs.__all__:
+        theirs, mine = getattr(torchs, name), getattr(it.parallel, name)
+        assert mine is theirs or issubclass(mine, theirs), name
+        own, taken = inspect.signature(mine).parameters, inspect.signature(theirs).parameters
+        assert set(own) - set(taken) == ({"codec", "tolerance"} if name == "RowwiseParallel" else set()), name
+        for key, value in taken.items():
+            assert (own[key].kind, own[key].default) == (value.kind, value.default), (name, key)
+    for style in (ColwiseParallel, RowwiseParallel):
+        assert repr(style()) == repr(getattr(torchs, style.__name__)())
+        for name in ("input_layouts", "output_layouts"):
+            with pytest.raises(imbrex.InvalidInput, match=f"{name} is 'Shard': it must be a Placement"):
+                style(**{name: "Shard"})
+        with pytest.raises(TypeError, match="unexpected keyword argument 'overlap'"):
+            style(overlap=True)
+
+
+def in_autocast() -> None:
+    """Products of autocast's type, with gradients of the parameters', as torch's own; none is handed back."""
+    mesh, before = mesh_of_all(), it.stats().fallbacks
+    x = integers((ROWS, DEPTH), 3, torch.float32)
+    cases: tuple[tuple[str, dict[str, Any], Any], ...] = (
+        ("ColwiseParallel", {}, Replicate()),
+        ("ColwiseParallel", {"input_layouts": Shard(0)}, Shard(0)),
+        ("RowwiseParallel", {}, Shard(1)),
+        ("RowwiseParallel", {"output_layouts": Shard(0)}, Shard(1)),
+    )
+    for name, options, lies in cases:
+        given = distribute_tensor(x, mesh, [lies]).to_local()
+        with torch.autocast(DEVICE, dtype=torch.bfloat16):
+            mine = one_step(getattr(it.parallel, name)(**options), linear(), given, mesh)
+            theirs = one_step(getattr(torchs, name)(**options), linear(), given, mesh)
+        for key, value in theirs.items():
+            same = torch.equal(mine[key], value) if isinstance(value, Tensor) else mine[key] == value
+            assert same, (name, options, key, mine[key], value)
+            assert not isinstance(value, Tensor) or mine[key].dtype == value.dtype, (name, options, key)
+    assert it.stats().fallbacks == before
+
+
+def test_autocast(ranks):
+    ranks.run(in_autocast)

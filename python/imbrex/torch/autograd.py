@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from .collect import exchange, gather, gather_products, reduce_scatter
-from .groups import process_group, size_of
+from .groups import rank_of, size_of
 from .shapes import expect_out_dtype
 
 _ops = torch.ops.imbrex
@@ -235,7 +235,7 @@ def scattered(
     """The rank's own part of that sum."""
     whole = summed(a, b, bias, group, out_dtype, codec, tolerance)
     part = whole.shape[dim] // size_of(group)
-    return whole.narrow(dim, process_group(group).rank() * part, part).contiguous()
+    return whole.narrow(dim, rank_of(group) * part, part).contiguous()
 
 
 class MatmulAllToAll(torch.autograd.Function):
@@ -281,7 +281,7 @@ class AllReduce(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, dy: Tensor) -> tuple[Any, ...]:
         """The gradient of x, which can be differentiated again."""
-        return Shared.apply(dy, ctx.group) if _is_recorded(dy) else dy, None, None, None, None
+        return Shared.apply(dy, ctx.group) if is_recorded(dy) else dy, None, None, None, None
 
 
 class Shared(torch.autograd.Function):
@@ -297,12 +297,13 @@ class Shared(torch.autograd.Function):
     def backward(ctx: Any, dy: Tensor) -> tuple[Any, ...]:
         """The sum over the ranks, which can be differentiated again."""
         dy = dy.contiguous()
-        if _is_recorded(dy):
+        if is_recorded(dy):
             return AllReduce.apply(dy, ctx.group, None, None, False), None
         return _ops.all_reduce(dy, ctx.group), None
 
 
-def _is_recorded(dy: Tensor) -> bool:
+def is_recorded(dy: Tensor) -> bool:
+    """Whether a backward pass is recorded itself, and not traced."""
     return torch.is_grad_enabled() and dy.requires_grad and not torch.compiler.is_dynamo_compiling()
 
 

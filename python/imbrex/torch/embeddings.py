@@ -66,10 +66,11 @@ class ShardedEmbeddingBag(nn.Module):
     may step them. It is deterministic: the same bits in every run, on the CPU and on GPUs.
 
     Tables are parameters `table{number}_{first column}_{end}` of the rank's own shards, Adagrad's states buffers of
-    that name with `_state`: a `state_dict` is of one rank and one placement. DistributedDataParallel would copy rank
-    0's over the others': it is for the other layers. `torch.compile` leaves it out of its graphs, which end before it
-    and begin after it; with `fullgraph=True` it refuses. On GPUs an index that is no row is left out, and `report`
-    raises InvalidInput for it.
+    that name with `_state`. So torch.distributed.checkpoint saves all ranks' shards, and loads them on whatever ranks
+    hold the same columns; other columns are refused. A `state_dict` is of one rank, also with `full_state_dict`.
+    DistributedDataParallel would copy rank 0's over the others': it is for the other layers. `torch.compile` leaves it
+    out of its graphs, which end before it and begin after it; with `fullgraph=True` it refuses. On GPUs an index that
+    is no row is left out, and `report` raises InvalidInput for it.
 
     Args:
         tables: `(num_embeddings, dim)` or `imbrex.EmbeddingTable`; dims are multiples of 4 from 4 to 1024.
@@ -179,6 +180,20 @@ class ShardedEmbeddingBag(nn.Module):
             nn.init.normal_(self.get_parameter(name), generator=generator)
             if self._op.optimizer == "row_wise_adagrad":
                 nn.init.zeros_(self.get_buffer(f"{name}_state"))
+
+    def _load_from_state_dict(self, state_dict: Any, prefix: str, *rest: Any) -> None:
+        """Tells of tables that were saved in other shards, which torch would name as missing and unexpected keys."""
+        errors: list[str] = rest[-1]
+        own = self._names()
+        for shard, name in zip(self._op.own, own, strict=True):
+            begin = f"{prefix}table{shard.table}_"
+            given = [key for key in state_dict if key.startswith(begin) and not key.endswith("_state")]
+            if given and prefix + name not in state_dict:
+                errors.append(
+                    f"{prefix}{name} is not given, but {', '.join(sorted(given))}: shards are loaded with the columns "
+                    "that they were saved with; give the module the same `shards`, or whole tables to `copy_tables`"
+                )
+        super()._load_from_state_dict(state_dict, prefix, *rest)
 
     @torch.no_grad()
     def copy_tables(self, tables: Sequence[Tensor]) -> None:

@@ -78,8 +78,14 @@ def size_of(name: str) -> int:
     return world.size if world is not None else int(process_group(name).size())
 
 
-# Graphs are traced with the number, also before the group's first call: what finds a group cannot be traced.
-torch.compiler.assume_constant_result(size_of)  # type: ignore[no-untyped-call,unused-ignore]
+def rank_of(name: str) -> int:
+    """Which rank of the group of that name this process is."""
+    return int(process_group(name).rank())
+
+
+# Graphs are traced with the numbers, also before the group's first call: what finds a group cannot be traced.
+for _number in (size_of, rank_of):
+    torch.compiler.assume_constant_result(_number)  # type: ignore[no-untyped-call,unused-ignore]
 
 
 def _store_of(group: Any) -> Any:

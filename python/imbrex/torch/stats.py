@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import torch
+
 from . import extension
 
 _fallbacks: dict[str, int] = {}
@@ -20,10 +22,11 @@ class Stats:
     made: int = 0
     """How many operators were made: one for each new shape of a group."""
     fallbacks: dict[str, int] = field(default_factory=dict)
-    """Calls that the drop-in handed back to torch, by operator and reason."""
+    """Calls that the drop-in handed back to torch, by operator and reason; and layers and calls that a parallel style
+    did, by style and reason: in a graph of torch.compile, once for each time it is made."""
     copies: dict[str, int] = field(default_factory=dict)
     """Tensors that were copied because they did not lie as the library takes them, by operator and reason: by the
-    drop-in, and of lists of products."""
+    drop-in, by a parallel style, and of lists of products."""
     rewritten: dict[str, int] = field(default_factory=dict)
     """Places in graphs of torch.compile at which the drop-in's pass put an operator, by operator: of graphs that were
     made by this process, and of those that came from Inductor's cache and have run."""
@@ -55,6 +58,11 @@ def count_copy(operator: str, reason: str) -> None:
     """Counts a copy that a caller's layout made necessary."""
     key = f"{operator}: {reason}"
     _copies[key] = _copies.get(key, 0) + 1
+
+
+# What is traced counts its graph, not its calls: a count in the graph would be a reason to make it anew.
+for _count in (count_fallback, count_copy):
+    torch.compiler.assume_constant_result(_count)  # type: ignore[no-untyped-call,unused-ignore]
 
 
 def count_rewritten(operator: str, place: int) -> None:
