@@ -18,8 +18,8 @@ import torch
 import torch.distributed._symmetric_memory
 from torch import Tensor
 
-from . import passes
 from .collect import gather, gather_products
+from .graph import passes
 from .groups import process_group, size_of
 from .refusals import DTYPES as _DTYPES
 from .refusals import Refusal
