@@ -1,4 +1,4 @@
-"""torch.compile of a model that torch's own plans split: the drop-in's pass finds its collectives, and Imbrex runs them."""
+"""torch.compile of a model that torch's own plans split: the drop-in finds its collectives, and Imbrex runs them."""
 
 from __future__ import annotations
 
