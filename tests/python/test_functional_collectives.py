@@ -40,7 +40,7 @@ def outcome(program: Callable[..., Any], given: list[Tensor]) -> list[Tensor]:
     results = [one for one in flat(program(*leaves)) if one is not None]
     trained = [one for one in leaves if one.requires_grad]
     if trained:
-        # Of integers, so that sums of gradients stay exact.
+        # The gradients are integers, so that sums stay exact.
         sum((one * (i + 1)).sum() for i, one in enumerate(results)).backward()
     return [*results, *(one.grad for one in trained)]
 
@@ -65,7 +65,7 @@ def expect(
     want = outcome(program, given)
     torch._dynamo.reset()
     then = it.stats()
-    # Of a graph that comes from a cache, which the ranks share, the pass sees nothing.
+    # The pass sees nothing of a graph that comes from a cache, which the ranks share.
     with inductor.patch(force_disable_caches=True), it.drop_in():
         graph = torch.compile(program, fullgraph=True)
         for i in range(3):

@@ -85,7 +85,7 @@ def agree(
         torch.cuda.current_stream(x.device).synchronize()
     told = [_read(store, f"{key}/{rank}") for rank in range(len(ranks))]
     is_taken = backend._get_sequence_number_for_group() > begin and all(one and one[0] == said[0] for one in told)
-    _remove(_written.pop(group, None))  # whoever reads it has begun this call, and so has read it
+    _remove(_written.pop(group, None))  # every rank has begun this call, and so has read it
     _written[group] = store, f"{key}/{of.rank()}"
     _agreed.setdefault(group, {})[site, signature] = Agreement(is_taken, is_taken and all(one[1] for one in told))
     return result

@@ -73,7 +73,7 @@ def _needed(node: Node, before: int, order: dict[Node, int], found: dict[Node, N
     """Whether a node can be had at that place: adds what must move there, and what that is made of before it."""
     if order[node] < before or node in found:
         return True
-    # A wait ends a collective that began, perhaps, behind that place.
+    # The collective that a wait ends begins, perhaps, after that place.
     if node.op != "call_function" or node.is_impure() or is_collective(node):
         return False
     if not all(_needed(one, before, order, found) for one in node.all_input_nodes):

@@ -282,19 +282,26 @@ def _all_gather(
         if len(bs) == 1 and not keep:
             whole, products = None, [_ops.all_gather_matmul(lying(shaped, dim, name), bs[0], group, dim, bias[0])]
         else:
-            whole, products = gather_products(shaped, bs, group, dim, bias, keep=keep)
+            whole, products = gather_products(shaped, bs, group, dim, within, keep=keep)
         results = [whole, *products] if whole is not None and keep else products
         if not results[0].is_contiguous():
             count_copy(name, "result along another dimension than the first")
-        return [one.reshape(-1, one.shape[-1]) for one in results]
+        rows = [one.reshape(-1, one.shape[-1]) for one in results]
+        if within is not bias:
+            begin = len(rows) - len(b)
+            rows[begin:] = [one if row is None else one + row for one, row in zip(rows[begin:], bias, strict=True)]
+        return rows
 
     def torchs() -> list[Tensor]:
         parts = _c10d.wait_tensor(_c10d.all_gather_into_tensor(shaped.contiguous(), ranks, group))
         whole = (parts if batch == 1 else torch.cat(parts.split(batch), 1)).reshape(-1, a.shape[-1])
         return [*([whole] if keep else []), *(_product(whole, *one) for one in zip(b, bias, strict=True))]
 
+    # The library adds a row to each of several products, or to none.
+    within: list[Tensor | None] = bias if len({one is None for one in bias}) == 1 else [None] * len(b)
+
     def suit() -> bool:
-        return (len(b) == 1 and not keep) or suits_the_library(shaped, [b_lying(one, name) for one in b], bias)
+        return (len(b) == 1 and not keep) or suits_the_library(shaped, [b_lying(one, name) for one in b], within)
 
     return _decide(name, group, site, ([shaped] * len(b), b, _signature(bias, keep)), dim, suit, ours, torchs)
 

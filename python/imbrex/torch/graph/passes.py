@@ -22,7 +22,7 @@ from .nodes import is_call, places_of
 
 
 def _digest(graph: torch.fx.Graph) -> bytes:
-    """Of all that a graph does: it is made again where a cache has lost it, and is the same then."""
+    """A digest of all that a graph does. A graph that is made again, where a cache has lost it, has the same."""
     order = places_of(graph)
 
     def told(one: Any) -> str:
