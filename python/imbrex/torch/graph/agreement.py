@@ -29,6 +29,7 @@ from torch import Tensor
 from torch.distributed import distributed_c10d as c10d
 
 from .. import groups
+from ..refusals import Refusal
 from ..stats import count_fallback
 
 T = TypeVar("T")
@@ -75,7 +76,10 @@ def agree(
     backend = of._get_backend(x.device)
     ranks = dist.get_process_group_ranks(of)
     store = c10d.PrefixStore(f"imbrex/agreed/{'_'.join(map(str, ranks))}", groups._store_of(of))
-    begin = int(backend._get_sequence_number_for_group())
+    try:
+        begin = int(backend._get_sequence_number_for_group())
+    except RuntimeError:
+        raise Refusal("group whose backend does not count its collectives") from None
     said = [hashlib.sha256(repr((name, signature)).encode()).hexdigest(), says_yes]
     key = f"{x.device.type}/{begin}"
     store.set(f"{key}/{of.rank()}", json.dumps(said))

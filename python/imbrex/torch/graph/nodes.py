@@ -9,6 +9,9 @@ from typing import Any
 import torch
 from torch.fx import Graph, Node
 
+from ..._errors import InvalidInput
+from ..groups import size_of
+
 aten = torch.ops.aten
 c10d = torch.ops._c10d_functional
 VIEWS = (aten.reshape.default, aten.view.default, aten._unsafe_view.default)
@@ -30,6 +33,14 @@ def value(node: Node) -> torch.Tensor:
 def is_call(node: Any, target: Any) -> bool:
     """Whether it is a call of this operator."""
     return isinstance(node, Node) and node.op == "call_function" and node.target == target
+
+
+def ranks_of(group: str) -> int:
+    """How many ranks a group has."""
+    try:
+        return size_of(group)
+    except InvalidInput:
+        raise Unfit("group that is none of this process's") from None
 
 
 def is_collective(node: Node) -> bool:

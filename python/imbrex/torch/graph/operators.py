@@ -14,8 +14,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from ..collect import _suits_the_library as suits_the_library
-from ..collect import gather_products
+from ..collect import gather_products, suits_the_library
 from ..fake import keep_in_graphs
 from ..groups import size_of
 from ..refusals import DTYPES, Refusal, b_lying, expect, expect_group, expect_product, lying

@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from torch.fx import Graph, Node
 
-from ..groups import size_of
 from ..refusals import DTYPES
 from .nodes import (
     VIEWS,
@@ -24,6 +23,7 @@ from .nodes import (
     places_of,
     product_of,
     put,
+    ranks_of,
     replaces,
     reshaped,
     sizes,
@@ -121,7 +121,7 @@ def _one(collective: Node) -> Reduced:
     name = str(group)
     if reduction != "sum":
         raise Unfit(f"reduce op is {reduction}")
-    ranks = size_of(name)
+    ranks = ranks_of(name)
     if ranks < 2:
         raise Unfit("group has one rank")
     if is_call(collective, c10d.all_reduce.default):
