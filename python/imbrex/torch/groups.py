@@ -52,6 +52,8 @@ def name_of(group: Group) -> str:
     if isinstance(group, DeviceMesh):
         if group.ndim != 1:
             raise InvalidInput(f"group is a DeviceMesh of {group.ndim} dimensions: it must have one, as mesh['tp'] has")
+        if not _is_traced() and group.get_coordinate() is None:
+            raise InvalidInput(f"this process is no member of {group}: its ranks alone call")
         return name_of(group.get_group())
     raise InvalidInput(
         f"group is {group!r}: it must be a ProcessGroup, a DeviceMesh of one dimension, a group's name, or None"
