@@ -27,7 +27,8 @@ ROOMS = {
     "torch": Room(
         ("python/imbrex/torch/*.py",),
         python=("test_operators.py", "test_drop_in.py", "test_scales.py", "test_packed.py", "test_places.py", "test_passes.py",
-                "test_groups.py", "test_gradients.py", "test_codecs.py", "test_errors.py", "test_embedding_bag.py", "test_compile.py"),
+                "test_groups.py", "test_gradients.py", "test_codecs.py", "test_errors.py", "test_embedding_bag.py", "test_compile.py",
+                "test_functional_collectives.py"),
     ),
 }
 

@@ -159,6 +159,24 @@ def test_one_line_a_group(ranks):
     assert ranks.run(logged) == [[], [said], [], []]
 
 
+def outside_of_a_mesh() -> str:
+    """What a rank hears that uses a mesh without it."""
+    from torch.distributed.device_mesh import DeviceMesh
+
+    mesh = DeviceMesh("cpu", [0, 1, 2])
+    if dist.get_rank() < 3:
+        assert it.all_reduce(torch.ones(2), mesh)[0].item() == 3
+        return ""
+    with pytest.raises(imbrex.InvalidInput) as caught:
+        it.all_reduce(torch.ones(2), mesh)
+    return str(caught.value)
+
+
+def test_a_rank_outside_of_a_mesh(ranks):
+    said = ranks.run(outside_of_a_mesh)[3]
+    assert said.startswith("this process is no member of DeviceMesh(") and said.endswith("its ranks alone call"), said
+
+
 def test_ids_hold_no_address():
     """The store shows them to all who reach it. With an address, ranks would meet over a network by that id alone."""
     code = """if True:

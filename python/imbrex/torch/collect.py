@@ -45,7 +45,7 @@ def _lies_by_columns(b: Tensor) -> bool:
     return b.stride(1) != 1 and (b.stride(0) == 1 or b.shape[0] == 1)
 
 
-def _suits_the_library(a: Tensor, bs: list[Tensor], biases: list[Tensor | None]) -> bool:
+def suits_the_library(a: Tensor, bs: list[Tensor], biases: list[Tensor | None]) -> bool:
     """Whether the library does it in one plan; by shapes, layouts and dtypes, so that all ranks decide alike."""
     if not 1 <= len(bs) <= _MOST_PRODUCTS or a.dtype not in _DTYPES or 0 in [*a.shape, *[b.shape[1] for b in bs]]:
         return False
@@ -61,7 +61,7 @@ def gather_products(
     a: Tensor, bs: list[Tensor], group: str, dim: int, biases: list[Tensor | None], *, keep: bool = True
 ) -> tuple[Tensor, list[Tensor]]:
     """The gathered A, unless it is not to be kept, and its product with each B: one gather, then products."""
-    if _suits_the_library(a, bs, biases):
+    if suits_the_library(a, bs, biases):
         none: list[Tensor | None] = [None] * (_MOST_PRODUCTS - len(bs))
         first, rows = a.movedim(dim, 0), a
         if not lies_in_rows(first):

@@ -18,8 +18,8 @@ import torch
 import torch.distributed._symmetric_memory
 from torch import Tensor
 
-from . import passes
 from .collect import gather, gather_products
+from .graph import passes
 from .groups import process_group, size_of
 from .refusals import DTYPES as _DTYPES
 from .refusals import Refusal
@@ -211,10 +211,11 @@ def drop_in(enable: bool = True) -> DropIn:
     Lets Imbrex run torch.ops.symm_mem's four fused operators, for tensors on GPUs and, with gloo, on the CPU.
 
     They are fused_all_gather_matmul, fused_matmul_reduce_scatter and both with scales. It takes effect at once, also in
-    graphs that are compiled already. In graphs that torch.compile makes from then on, products with an all-reduce, also
-    fused with a residual and RMSNorm, and reduce-scatters of sums of products become operators too. Calls that
-    Imbrex does not take run as before; `imbrex.torch.stats()` counts them, with the reason, and the copies that a
-    caller's layout makes necessary.
+    graphs that are compiled already. In graphs that torch.compile makes from then on, gathers before products,
+    all-reduces of products, also fused with a residual and RMSNorm, and reduce-scatters of products become operators
+    too, from the second call on: by the first, which is torch's own, the ranks agree. Calls that Imbrex does not take
+    run as before. `imbrex.torch.stats()` counts them, with the reason, and collectives that stayed torch's in a graph,
+    and the copies that a caller's layout makes necessary.
 
     Args:
         enable: False gives torch's own operators back, exactly as they were. Where it was called several times, the

@@ -6,7 +6,7 @@ import atexit
 import logging
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -27,6 +27,7 @@ Group: TypeAlias = "dist.ProcessGroup | DeviceMesh | str | None"
 _log = logging.getLogger("imbrex.torch")
 _worlds: dict[str, World] = {}
 apart: set[str] = set()  # groups that cannot be connected, such as those of several hosts, for the drop-in
+_told_of_end: list[Callable[[list[str] | None], None]] = []
 _is_traced = torch.compiler.is_dynamo_compiling
 _names: dict[Any, str] = {}  # of groups that have a world; until torch forgets them, which _forget is told
 
@@ -51,6 +52,8 @@ def name_of(group: Group) -> str:
     if isinstance(group, DeviceMesh):
         if group.ndim != 1:
             raise InvalidInput(f"group is a DeviceMesh of {group.ndim} dimensions: it must have one, as mesh['tp'] has")
+        if not _is_traced() and group.get_coordinate() is None:
+            raise InvalidInput(f"this process is no member of {group}: its ranks alone call")
         return name_of(group.get_group())
     raise InvalidInput(
         f"group is {group!r}: it must be a ProcessGroup, a DeviceMesh of one dimension, a group's name, or None"
@@ -328,6 +331,16 @@ def _forget(names: Iterable[str]) -> None:
     _end_quietly([n for n in reversed(_worlds) if n in names], sys.exc_info()[1], ": torch's group was destroyed")
 
 
+def on_forget(call: Callable[[list[str] | None], None]) -> None:
+    """Has this called where torch forgets the groups of these names, or with None all groups."""
+    _told_of_end.append(call)
+
+
+def _tell_of_end(names: list[str] | None) -> None:
+    for call in _told_of_end:
+        call(names)
+
+
 def _observe_torch() -> None:
     """Torch uses a group's name again once it has forgotten the group. These functions are where it does."""
     register, forget_one, forget_all = (
@@ -344,12 +357,14 @@ def _observe_torch() -> None:
     def forgotten(name: Any) -> None:
         try:
             _forget([str(name)])
+            _tell_of_end([str(name)])
         finally:
             forget_one(name)
 
     def all_forgotten() -> None:
         try:
             _forget([*_worlds, *apart])
+            _tell_of_end(None)
         finally:
             forget_all()
 

@@ -10,6 +10,7 @@ from . import extension
 
 _fallbacks: dict[str, int] = {}
 _copies: dict[str, int] = {}
+_unmatched: dict[str, int] = {}
 _rewritten: dict[str, set[int]] = {}
 
 
@@ -30,6 +31,8 @@ class Stats:
     rewritten: dict[str, int] = field(default_factory=dict)
     """Places in graphs of torch.compile at which the drop-in's pass put an operator, by operator: of graphs that were
     made by this process, and of those that came from Inductor's cache and have run."""
+    unmatched: dict[str, int] = field(default_factory=dict)
+    """Collectives that the drop-in's pass left to torch in graphs that this process made, by collective and reason."""
 
 
 def stats() -> Stats:
@@ -45,7 +48,7 @@ def stats() -> Stats:
     calls = extension.calls()
     made = calls.pop("made")
     rewritten = {name: len(places) for name, places in _rewritten.items()}
-    return Stats(calls, made, dict(_fallbacks), dict(_copies), rewritten)
+    return Stats(calls, made, dict(_fallbacks), dict(_copies), rewritten, dict(_unmatched))
 
 
 def count_fallback(operator: str, reason: str) -> None:
@@ -58,6 +61,12 @@ def count_copy(operator: str, reason: str) -> None:
     """Counts a copy that a caller's layout made necessary."""
     key = f"{operator}: {reason}"
     _copies[key] = _copies.get(key, 0) + 1
+
+
+def count_unmatched(collective: str, reason: str) -> None:
+    """Counts a collective in a graph that the pass left as it was."""
+    key = f"{collective}: {reason}"
+    _unmatched[key] = _unmatched.get(key, 0) + 1
 
 
 # What is traced counts its graph, not its calls: a count in the graph would be a reason to make it anew.

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import operator
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch.fx import Graph, Node
 
-from .sums import clean, put, replaces, reshaped, value
+from .nodes import VIEWS, aten, clean, collectives_within, item, places_of, put, replaces, reshaped, value
 
-_aten = torch.ops.aten
 _convert = torch.ops.prims.convert_element_type.default
-_VIEWS = (_aten.reshape.default, _aten.view.default)
 
 
 @dataclass(frozen=True)
@@ -43,7 +40,7 @@ def _converted(node: Node, dtype: torch.dtype) -> Node:
 def _scaled_by(node: Node) -> tuple[Node, Node] | None:
     """The product of a node with a weight of one dimension, and the weight."""
     user = _only_user(node)
-    if user is None or not _takes(user, _aten.mul.Tensor):
+    if user is None or not _takes(user, aten.mul.Tensor):
         return None
     weight = user.args[1] if user.args[0] is node else user.args[0]
     return (user, weight) if isinstance(weight, Node) and value(weight).dim() == 1 else None
@@ -51,22 +48,22 @@ def _scaled_by(node: Node) -> tuple[Node, Node] | None:
 
 def _norm_of(total: Node, wide: Node) -> Norm | None:
     """The norm of `total`, of which `wide` is the same in fp32."""
-    uses = [user for user in wide.users if _takes(user, _aten.pow.Tensor_Scalar) and user.args[1] == 2]
+    uses = [user for user in wide.users if _takes(user, aten.pow.Tensor_Scalar) and user.args[1] == 2]
     for squares in uses:
         mean = _only_user(squares)
-        if mean is None or not _takes(mean, _aten.mean.dim) or len(mean.args) < 3 or not mean.args[2]:
+        if mean is None or not _takes(mean, aten.mean.dim) or len(mean.args) < 3 or not mean.args[2]:
             continue
         if list(mean.args[1]) not in ([-1], [value(wide).dim() - 1]):  # type: ignore[arg-type]
             continue
         raised = _only_user(mean)
-        if raised is None or raised.target not in (_aten.add.Scalar, _aten.add.Tensor) or raised.args[0] is not mean:
+        if raised is None or raised.target not in (aten.add.Scalar, aten.add.Tensor) or raised.args[0] is not mean:
             continue
         eps = raised.args[1]
         root = _only_user(raised)
-        if not isinstance(eps, float) or root is None or not _takes(root, _aten.rsqrt.default):
+        if not isinstance(eps, float) or root is None or not _takes(root, aten.rsqrt.default):
             continue
         normal = _only_user(root)
-        if normal is None or not _takes(normal, _aten.mul.Tensor) or set(normal.args) != {wide, root}:
+        if normal is None or not _takes(normal, aten.mul.Tensor) or set(normal.args) != {wide, root}:
             continue
         dtype = value(total).dtype
         scaled = _scaled_by(_converted(normal, dtype))
@@ -89,7 +86,7 @@ def norm_behind(total: Node) -> Norm | None:
 def _residual(total: Node) -> tuple[Node, Node] | None:
     """The sum of a node and a residual like it, and the residual."""
     for user in total.users:
-        if _takes(user, _aten.add.Tensor) and not user.kwargs and len(total.users) == 1:
+        if _takes(user, aten.add.Tensor) and not user.kwargs and len(total.users) == 1:
             other = user.args[1] if user.args[0] is total else user.args[0]
             same = isinstance(other, Node) and other is not total
             if same and value(other).shape == value(total).shape and value(other).dtype == value(total).dtype:  # type: ignore[arg-type]
@@ -103,24 +100,22 @@ def rewrite(graph: Graph) -> None:
     unwanted: set[Node] = set()
     for node in graph.find_nodes(op="call_function", target=ops.matmul_all_reduce.default):
         seen = _only_user(node)
-        shaped = seen if seen is not None and seen.target in _VIEWS else node
+        shaped = seen if seen is not None and seen.target in VIEWS else node
         total, residual = _residual(shaped) or (shaped, None)
         norm = norm_behind(total)
         if norm is None or value(norm.weight).shape[0] != value(total).shape[-1]:
             continue
         before = total if total is not node else node.next
-        order = {one: i for i, one in enumerate(graph.nodes)}
-        if order[norm.weight] >= order[before]:
+        order = places_of(graph)
+        if order[norm.weight] >= order[before] or collectives_within(graph, (node, before)):
             continue
-        a, b, group = node.args
+        *args, group = node.args
         flat = None if residual is None else reshaped(graph, before, residual, value(node).shape)
-        new = put(graph, before, ops.matmul_all_reduce_rms_norm.default, (a, b, flat, norm.weight, norm.eps, group))
-        outputs = []
-        for i, old in enumerate((norm.result, total)):
-            with graph.inserting_before(before):
-                one = graph.call_function(operator.getitem, (new, i))
-            one.meta["val"] = new.meta["val"][i]
-            outputs.append(reshaped(graph, before, one, value(old).shape))
+        new = put(graph, before, ops.matmul_all_reduce_rms_norm.default, (*args, flat, norm.weight, norm.eps, group))
+        outputs = [
+            reshaped(graph, before, item(graph, before, new, i), value(old).shape)
+            for i, old in enumerate((norm.result, total))
+        ]
         if not all(replaces(mine, old) for mine, old in zip(outputs, (norm.result, total), strict=True)):
             unwanted.add(new)
             continue
