@@ -62,6 +62,10 @@ def reverse_mode() -> None:
             with pytest.raises(RuntimeError, match=REFUSED):
                 print(name, kind, call())
             torch._dynamo.reset()
+    column = it.nn.ColumnParallelLinear(DEPTH, 32, group, device=DEVICE)
+    for layer in (column, it.nn.ColumnParallelLinear(DEPTH, 32, group, gather_output=True, device=DEVICE)):
+        with pytest.raises(NotImplementedError, match=REFUSED):
+            torch.func.grad(lambda x, layer=layer: layer(x).sum())(a)
     weight = b.clone().requires_grad_()
     with pytest.raises(NotImplementedError, match=REFUSED):
         torch.func.vmap(lambda x: it.matmul_all_reduce(x, weight, group))(torch.stack([a, a]))

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from .collect import exchange, gather, gather_products, reduce_scatter
 from .groups import rank_of, size_of
+from .recording import expect_no_transform
 from .shapes import expect_out_dtype
 
 _ops = torch.ops.imbrex
@@ -300,6 +301,13 @@ class Shared(torch.autograd.Function):
         if is_recorded(dy):
             return AllReduce.apply(dy, ctx.group, None, None, False), None
         return _ops.all_reduce(dy, ctx.group), None
+
+
+def recorded(function: type[torch.autograd.Function], x: Tensor, group: str) -> Tensor:
+    """What `function` makes of X, recorded; in a transform of torch.func it raises, as all of Imbrex does."""
+    expect_no_transform()
+    result: Tensor = function.apply(x, group)
+    return result
 
 
 def is_recorded(dy: Tensor) -> bool:

@@ -27,7 +27,7 @@ from torch.distributed.tensor.placement_types import Placement
 from .._errors import InvalidInput
 from .autocast import cast
 from .autocast import is_on as autocast_is_on
-from .autograd import Shared
+from .autograd import Shared, recorded
 from .groups import name_of, size_of
 from .ops import all_gather_matmul, matmul_all_reduce, matmul_reduce_scatter
 from .refusals import b_lying, lying, why_no_product, why_not_of_dtype, why_not_parted, why_not_placed, why_not_split
@@ -204,7 +204,7 @@ class ColwiseParallel(_Split, _torchs.ColwiseParallel):
             reason = why_not_of_dtype(x)
             if reason is None:
                 if torch.is_grad_enabled() and x.requires_grad:
-                    x = Shared.apply(x, group)  # type: ignore[no-untyped-call]
+                    x = recorded(Shared, x, group)
                 return nn.functional.linear(x, _local(module.weight), _local(module.bias))
         if reason is not None:
             self._count(reason)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from ..._errors import InvalidInput
-from ..autograd import Shared
+from ..autograd import Shared, recorded
 from ..groups import Group, name_of, process_group
 from ..ops import all_gather_matmul, matmul_all_reduce, matmul_reduce_scatter
 from . import megatron
@@ -175,10 +175,10 @@ class ColumnParallelLinear(_Parallel):
             y = all_gather_matmul(x, self.weight.t(), self.group_name, gather_dim=self.sequence_dim, bias=bias)
         else:
             if torch.is_grad_enabled() and x.requires_grad:
-                x = Shared.apply(x, self.group_name)  # type: ignore[no-untyped-call]
+                x = recorded(Shared, x, self.group_name)
             y = nn.functional.linear(x, self.weight, bias)
         if self.gather_output if runtime_gather_output is None else runtime_gather_output:
-            y = megatron.Joined.apply(y, self.group_name)  # type: ignore[no-untyped-call]
+            y = recorded(megatron.Joined, y, self.group_name)
         return (y, self.bias if self.skip_bias_add else None) if self._returns_pair else y
 
 
@@ -256,7 +256,7 @@ class RowParallelLinear(_Parallel):
         With `skip_bias_add` or a `config` a pair: the sum, and the bias that is still to be added, or None.
         """
         if not self.input_is_parallel:
-            x = megatron.Parted.apply(x, self.group_name)  # type: ignore[no-untyped-call]
+            x = recorded(megatron.Parted, x, self.group_name)
         extra: dict[str, Any] = {
             "bias": None if self.skip_bias_add else self.bias,
             "codec": self.codec,
