@@ -271,6 +271,36 @@ def test_what_is_left_alone(ranks):
     ranks.run(left_alone)
 
 
+def waited_for_twice() -> None:
+    """Gathers of one tensor that torch (2.15) has made one, each with a wait of its own, are one operator."""
+    group, rank = group_of(0, 1, 2, 3), dist.get_rank()
+    name = group.group_name
+    b, c = integers((16, 8), 5, torch.float32), integers((16, 24), 6, torch.float32)
+
+    def function(dim: int, x: Tensor, b: Tensor, c: Tensor) -> Any:
+        begun = c10d.all_gather_into_tensor(x, 4, name)
+
+        def product(factor: Tensor) -> Tensor:
+            whole = c10d.wait_tensor(begun)
+            if dim:
+                whole = torch.cat(whole.split(x.shape[0]), dim)
+            return (whole.reshape(-1, 16) @ factor).reshape(*whole.shape[:-1], -1)
+
+        return product(b), product(c), product(b + 1)
+
+    with it.drop_in():
+        for dim, shape in ((0, (8, 16)), (0, (2, 8, 16)), (1, (2, 8, 16))):
+            x = integers(shape, rank, torch.float32)
+            graph = agreed(partial(function, dim), x, b, c)
+            assert operators(graph) == ["all_gather_matmul"], (dim, operators(graph))
+            for mine, theirs in zip(graph(x, b, c), function(dim, x, b, c), strict=True):
+                assert torch.equal(mine, theirs), (dim, shape)
+
+
+def test_one_gather_with_several_waits(ranks):
+    ranks.run(waited_for_twice)
+
+
 def ended() -> None:
     """Graphs that were made under the drop-in run as torch's once it has ended; the configuration is what it was."""
     from torch._inductor import config

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import getitem
 from typing import Any
 
 import torch
@@ -131,11 +132,32 @@ def _batch(shard: Node, dim: int) -> Any:
     return batch
 
 
+_ALIKE = (c10d.wait_tensor.default, aten.split.Tensor, getitem, aten.cat.default)
+
+
+def _merge_alike(gather: Node) -> None:
+    """Torch (2.15) merges gathers of one tensor, and leaves what each was followed by: a wait, and how it is laid."""
+    order = places_of(gather.graph)
+    open_nodes = [gather]
+    while open_nodes:
+        node = open_nodes.pop()
+        kept: dict[str, Node] = {}
+        for user in sorted(node.users, key=order.__getitem__):
+            if user.op != "call_function" or user.target not in _ALIKE:
+                continue
+            first = kept.setdefault(f"{user.target} {user.args} {user.kwargs}", user)
+            if first is not user:
+                user.replace_all_uses_with(first)
+                gather.graph.erase_node(user)
+        open_nodes += kept.values()
+
+
 def rewrite(graph: Graph) -> None:
     """Each gather with its products becomes one operator, where the gather is: calls keep their order."""
     operator = torch.ops.imbrex_graph.all_gather_matmul.default
     unwanted: set[Node] = set()
     for gather in list(graph.find_nodes(op="call_function", target=c10d.all_gather_into_tensor.default)):
+        _merge_alike(gather)
         try:
             whole, dim, products, is_used, moved = _matched(gather)
         except Unfit:
