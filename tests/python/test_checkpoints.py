@@ -44,6 +44,7 @@ from torch.distributed.checkpoint.state_dict import (
 )
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Shard
+from torch.nn.utils import prune
 
 import imbrex
 import imbrex.torch as it
@@ -222,6 +223,87 @@ def refusals() -> None:
 
 def test_refusals(ranks):
     ranks.run(refusals)
+
+
+class Tied(nn.Module):
+    """A plain module that shares the last layer's parameter, and one that is named before it, or after it."""
+
+    def __init__(self, group: Any, names: tuple[str, str]) -> None:
+        super().__init__()
+        head = it.nn.ColumnParallelLinear(HIDDEN, WIDE, group, device=DEVICE)
+        embedding = nn.Embedding(head.weight.shape[0], HIDDEN, device=DEVICE)
+        embedding.weight = head.weight
+        for name in names:
+            setattr(self, name, head if name == "head" else embedding)
+
+
+def shared_parameters(folder: str) -> None:
+    """A part that another module shares is saved and loaded as the layer's own is."""
+    group = first(2)
+    if group is None:
+        return
+    for number, names in enumerate((("head", "tokens"), ("atoms", "head"))):
+        model = Tied(group, names)
+        want = model.head.weight.detach().clone()
+        dcp.save({"model": model.state_dict()}, checkpoint_id=f"{folder}/{number}", process_group=group)
+        nn.init.zeros_(model.head.weight)
+        state = model.state_dict()
+        assert all(isinstance(one, DTensor) and one.shape == (WIDE, HIDDEN) for one in state.values()), names
+        dcp.load({"model": state}, checkpoint_id=f"{folder}/{number}", process_group=group)
+        model.load_state_dict(state)
+        assert torch.equal(model.head.weight, want), names
+
+
+def test_parameters_that_are_shared(ranks, tmp_path):
+    ranks.run(shared_parameters, folder=str(tmp_path))
+
+
+class WithMore(it.nn.ColumnParallelLinear):
+    """A layer that has more parameters, and does not say how the ranks have them."""
+
+    def __init__(self, group: Any) -> None:
+        super().__init__(HIDDEN, WIDE, group, device=DEVICE)
+        self.low = nn.Parameter(torch.zeros(self.weight.shape[0], 2, device=DEVICE))
+        self.scale = nn.Parameter(torch.ones(1, device=DEVICE))
+
+
+class WithMoreThatAreSplit(WithMore):
+    """One that says so."""
+
+    split = it.nn.ColumnParallelLinear.split | {"low": 0, "scale": None}
+
+
+def further_parameters() -> None:
+    """What a layer's own names do not tell is refused, where one rank's part was saved as the whole."""
+    group = first(2)
+    if group is None:
+        return
+    with pytest.raises(imbrex.InvalidInput, match=r"low of WithMore.*the class attribute `split` must say"):
+        WithMore(group).state_dict()
+    model = WithMoreThatAreSplit(group)
+    nn.init.constant_(model.low, 1.0 + dist.get_rank())
+    state = model.state_dict()
+    assert state["low"].full_tensor()[:, 0].unique().tolist() == [1.0, 2.0]
+    assert state["low"].shape == (WIDE, 2) and not isinstance(state["scale"], DTensor)
+    model.load_state_dict({**state, "low": torch.full((WIDE, 2), 7.0)})
+    assert model.low.eq(7).all()
+    refused = "weight of .*ColumnParallelLinear.* is parametrized or pruned"
+    for change in (
+        nn.utils.parametrizations.weight_norm,
+        lambda one: prune.random_unstructured(one, "weight", 0.5),
+    ):
+        layer = it.nn.ColumnParallelLinear(HIDDEN, WIDE, group, device=DEVICE)
+        change(layer)
+        optimizer = adam(layer)
+        layer(torch.ones(2, HIDDEN, device=DEVICE)).sum().backward()
+        optimizer.step()
+        for call in (layer.state_dict, optimizer.state_dict):
+            with pytest.raises(imbrex.InvalidInput, match=refused):
+                call()
+
+
+def test_further_parameters(ranks):
+    ranks.run(further_parameters)
 
 
 def groups_that_are_gone() -> None:

@@ -143,6 +143,16 @@ def _processes() -> Any:
     return c10d.PrefixStore("imbrex/processes", _store_of(c10d._get_default_group()))
 
 
+def patience_of(name: str) -> float:
+    """Seconds that torch's own collectives of the group wait for a rank; 0 where IMBREX_WAIT_LIMIT says others."""
+    if os.environ.get("IMBREX_WAIT_LIMIT"):
+        return 0.0
+    of = process_group(name)
+    kinds = [one.type for one in of._device_types]
+    backend = of._get_backend(torch.device("cuda" if "cuda" in kinds and torch.cuda.is_available() else kinds[0]))
+    return float(backend.options._timeout.total_seconds())
+
+
 def connect(
     group: Group = None, *, heap_bytes: int = 0, wait_limit: float = 0.0, cpu_workers: int = 1, device: Any = None
 ) -> str:

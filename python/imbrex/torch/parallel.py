@@ -103,6 +103,7 @@ class _Split:
             return False
         _shard(module, mesh, self._weight, self.src_data_rank)
         module.forward = partial(self._forward, module, mesh, name_of(mesh))  # type: ignore[method-assign]
+        module._distribute_module_applied = True  # type: ignore[assignment]  # torch's styles refuse it from here on
         return True
 
     @property

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import logging
+
 import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import Shard
 from torch.distributed.tensor.placement_types import Placement
 
-from .._errors import Error
-from .groups import apart, connect, name_of, size_of
+from .._errors import Error, InvalidInput
+from .groups import apart, connect, name_of, patience_of, size_of
 from .stats import count_copy
 
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
@@ -36,11 +38,17 @@ def expect_group(name: str) -> int:
 
 
 def is_connected(name: str) -> bool:
-    """Whether Imbrex works for the group: connected from here on, or not for ever."""
+    """
+    Whether Imbrex works for the group: connected from here on, or not for ever.
+
+    What it stands for was torch's: a rank may come as late as the group lets it, as one that compiles or saves does.
+    """
     if name not in apart:
         try:
-            connect(name)
-        except Error:
+            connect(name, wait_limit=patience_of(name))
+        except Error as error:
+            level = logging.INFO if isinstance(error, InvalidInput) else logging.WARNING
+            logging.getLogger("imbrex.torch").log(level, "group '%s': torch runs its operators: %s", name, error)
             apart.add(name)
     return name not in apart
 
@@ -92,6 +100,10 @@ def why_not_split(module: nn.Module, mesh: DeviceMesh, dim: int, is_split: bool)
     """Why torch splits the layer along that dimension of its weight; None where Imbrex does, or has done so."""
     if not isinstance(module, nn.Linear):
         return f"layer of type {type(module).__name__}"
+    if getattr(module, "_distribute_module_applied", False) and not is_split:
+        raise InvalidInput(
+            f"{module} was split before, by torch's own style or under a forward of one's own: split a layer once"
+        )
     if type(module).forward is not nn.Linear.forward or ("forward" in vars(module) and not is_split):
         return "forward that is not nn.Linear's"
     if {name for name, _ in module.named_parameters()} - {"weight", "bias"} or "weight" not in module._parameters:

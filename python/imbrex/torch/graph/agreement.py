@@ -29,7 +29,7 @@ from torch import Tensor
 from torch.distributed import distributed_c10d as c10d
 
 from .. import groups
-from ..refusals import Refusal
+from ..refusals import Refusal, is_connected
 from ..stats import count_fallback
 
 T = TypeVar("T")
@@ -91,6 +91,8 @@ def agree(
     is_taken = backend._get_sequence_number_for_group() > begin and all(one and one[0] == said[0] for one in told)
     _remove(_written.pop(group, None))  # every rank has begun this call, and so has read it
     _written[group] = store, f"{key}/{of.rank()}"
+    if is_taken:
+        is_connected(group)  # here all ranks come together; later, one may keep the others waiting
     _agreed.setdefault(group, {})[site, signature] = Agreement(is_taken, is_taken and all(one[1] for one in told))
     return result
 

@@ -210,23 +210,69 @@ class Sharded(nn.Module):
         """How this parameter is split; None where each rank has all of it."""
         raise NotImplementedError
 
+    def _expect_known(self) -> None:
+        """Raises InvalidInput where it is not known how the ranks have a parameter."""
+        raise NotImplementedError
+
     def _parts(self) -> Iterator[tuple[str, Tensor, Part]]:
         for name, parameter in self._parameters.items():
             part = None if parameter is None else self._part_of(name)
             if parameter is not None and part is not None:
                 yield name, parameter, part
 
-    def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
-        super()._save_to_state_dict(destination, prefix, keep_vars)
-        if keep_vars:
-            return
-        for name, _, part in self._parts():
-            key = prefix + name
-            destination[key] = as_shard(destination[key], part._replace(owner=key))
 
-    @torch.no_grad()
-    def _load_from_state_dict(
-        self,
+def _parts_in(module: nn.Module) -> Iterator[tuple[str, Tensor, Part]]:
+    """The parameters of which this rank has a part, also those that another module shares with a layer."""
+    if isinstance(module, Sharded):
+        yield from module._parts()
+    elif any(one is not None for one in module._parameters.values()):
+        known = {id(one): (layer, name) for layer in [*_layers] for name, one in layer._parameters.items()}
+        for name, parameter in module._parameters.items():
+            layer, theirs = known.get(id(parameter), (None, ""))
+            part = None if parameter is None or layer is None else layer._part_of(theirs)
+            if parameter is not None and part is not None:
+                yield name, parameter, part
+
+
+def _given_out_by(module: nn.Module, destination: Any, prefix: str) -> None:
+    if isinstance(module, Sharded):
+        module._expect_known()
+    for name, _, part in _parts_in(module):
+        key = prefix + name
+        destination[key] = as_shard(destination[key], part._replace(owner=key))
+
+
+@torch.no_grad()
+def _taken_in_by(module: nn.Module, state_dict: Any, prefix: str, errors: list[str]) -> None:
+    parts = [*_parts_in(module)]
+    for name, parameter, part in parts:
+        key = prefix + name
+        if not isinstance(state_dict.get(key), Tensor):
+            continue
+        try:
+            state_dict[key] = as_part(state_dict[key], part._replace(owner=key), parameter)
+        except InvalidInput as error:
+            errors.append(str(error))
+            state_dict[key] = parameter.detach()
+    for name, own in module._parameters.items() if parts else ():
+        given = state_dict.get(prefix + name)
+        if isinstance(given, DTensor) and not isinstance(own, DTensor):
+            state_dict[prefix + name] = _whole(given, prefix + name)
+
+
+def _observe_modules() -> None:
+    """A module of any kind may share a layer's parameter, as an embedding shares the last layer's."""
+    give, take = nn.Module._save_to_state_dict, nn.Module._load_from_state_dict
+
+    @functools.wraps(give)
+    def save(self: nn.Module, destination: Any, prefix: str, keep_vars: bool) -> None:
+        give(self, destination, prefix, keep_vars)
+        if _layers and not keep_vars:
+            _given_out_by(self, destination, prefix)
+
+    @functools.wraps(take)
+    def load(
+        self: nn.Module,
         state_dict: Any,
         prefix: str,
         local_metadata: Any,
@@ -235,32 +281,23 @@ class Sharded(nn.Module):
         unexpected_keys: list[str],
         error_msgs: list[str],
     ) -> None:
-        for name, parameter, part in self._parts():
-            key = prefix + name
-            if not isinstance(state_dict.get(key), Tensor):
-                continue
-            try:
-                state_dict[key] = as_part(state_dict[key], part._replace(owner=key), parameter)
-            except InvalidInput as error:
-                error_msgs.append(str(error))
-                state_dict[key] = parameter.detach()
-        for name, own in self._parameters.items():
-            given = state_dict.get(prefix + name)
-            if isinstance(given, DTensor) and not isinstance(own, DTensor):
-                state_dict[prefix + name] = _whole(given, prefix + name)
-        super()._load_from_state_dict(
-            state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs
-        )
+        if _layers:
+            _taken_in_by(self, state_dict, prefix, error_msgs)
+        take(self, state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs)
+
+    nn.Module._save_to_state_dict = save  # type: ignore[method-assign]
+    nn.Module._load_from_state_dict = load  # type: ignore[method-assign]
 
 
 def _parts_of(optimizer: Optimizer) -> dict[int, tuple[Tensor, Part | None]]:
     """By its number in the optimizer: each parameter of the layers, and how it is split."""
-    known = {}
+    parameters = [one for group in optimizer.param_groups for one in group["params"]]
+    wanted, known = {id(one) for one in parameters}, {}
     for layer in [*_layers]:
-        for name, parameter in layer._parameters.items():
-            if parameter is not None:
+        if any(id(parameter) in wanted for parameter in layer.parameters()):
+            layer._expect_known()
+            for name, parameter in layer._parameters.items():
                 known[id(parameter)] = (parameter, layer._part_of(name))
-    parameters = (one for group in optimizer.param_groups for one in group["params"])
     return {number: known[id(one)] for number, one in enumerate(parameters) if id(one) in known}
 
 
@@ -352,4 +389,5 @@ def _observe_optimizers() -> None:
     Optimizer.load_state_dict = load_state_dict  # type: ignore[method-assign]
 
 
+_observe_modules()
 _observe_optimizers()

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -23,7 +23,8 @@ class _Parallel(Sharded):
 
     weight: nn.Parameter
     bias: nn.Parameter | None
-    _split: dict[str, int]  # the dimension of each parameter of which a rank has a part
+    split: ClassVar[Mapping[str, int | None]]
+    """The dimension of each parameter of which a rank has a part, or None: every rank has all of it."""
 
     def __init__(self, request: megatron.Request, sequence_dim: int, local: tuple[int, int], bias: int) -> None:
         super().__init__()
@@ -34,7 +35,7 @@ class _Parallel(Sharded):
         self.sequence_parallel, self.sequence_dim = request.sequence_parallel, sequence_dim
         made = {"device": request.device, "dtype": request.dtype}
         self.weight = nn.Parameter(torch.empty(local, **made))
-        self.bias = nn.Parameter(torch.empty(bias, **made)) if request.bias else None
+        self.register_parameter("bias", nn.Parameter(torch.empty(bias, **made)) if request.bias else None)
         self._init_method = request.init_method
         if request.is_drawn:
             self.reset_parameters()
@@ -56,13 +57,34 @@ class _Parallel(Sharded):
         if self.bias is not None:
             nn.init.zeros_(self.bias)
 
+    def _expect_known(self) -> None:
+        """Raises InvalidInput where it is not known how the ranks have a parameter."""
+        owner = f"{type(self).__name__}({self.in_features}, {self.out_features})"
+        for name in self.split:
+            if name not in self._parameters and self._ranks > 1:
+                raise InvalidInput(
+                    f"{name} of {owner} is parametrized or pruned: what takes its place would be saved as if every "
+                    f"rank had all of it; call torch.nn.utils.parametrize.remove_parametrizations(layer, '{name}') or "
+                    f"torch.nn.utils.prune.remove(layer, '{name}') first"
+                )
+        for name, parameter in self._parameters.items():
+            if parameter is not None and name not in self.split:
+                raise InvalidInput(
+                    f"{name} of {owner}: the class attribute `split` must say of which dimension each rank has a part, "
+                    "or None: every rank has all of it"
+                )
+
     def _part_of(self, name: str) -> Part | None:
         """How this parameter is split; None where each rank has all of it."""
-        if name not in self._split:
+        owner = f"{type(self).__name__}({self.in_features}, {self.out_features})"
+        dim = self.split.get(name)
+        if dim is None:
             return None
-        whole = (self.out_features, self.in_features)[: 1 if name == "bias" else 2]
-        owner = f"{name} of {type(self).__name__}({self.in_features}, {self.out_features})"
-        return Part(owner, self.group_name, self._rank, self._ranks, self._split[name], torch.Size(whole))
+        if name in ("weight", "bias"):
+            whole = (self.out_features, self.in_features)[: 1 if name == "bias" else 2]
+        else:
+            whole = tuple(n * self._ranks if d == dim else n for d, n in enumerate(getattr(self, name).shape))
+        return Part(f"{name} of {owner}", self.group_name, self._rank, self._ranks, dim, torch.Size(whole))
 
     def sharded_state_dict(self, prefix: str = "", sharded_offsets: Any = (), metadata: Any = None) -> None:
         """Raises NotImplementedError: `state_dict` has the shards."""
@@ -116,7 +138,7 @@ class ColumnParallelLinear(_Parallel):
         >>> up = imbrex.torch.nn.ColumnParallelLinear(1024, 4096, group, sequence_parallel=True)
     """
 
-    _split = {"weight": 0, "bias": 0}  # noqa: RUF012
+    split: ClassVar[Mapping[str, int | None]] = {"weight": 0, "bias": 0}
 
     def __init__(
         self,
@@ -153,7 +175,7 @@ class ColumnParallelLinear(_Parallel):
         super().__init__(asked, sequence_dim, (part, asked.in_features), part)
         self.gather_output, self.skip_bias_add = gather_output, skip_bias_add
         self._returns_pair = skip_bias_add or config is not None
-        megatron.mark(self, asked, self._split, skip_bias_add)
+        megatron.mark(self, asked, self.split, skip_bias_add)
 
     def forward(
         self, x: Tensor, weight: None = None, runtime_gather_output: bool | None = None
@@ -214,7 +236,7 @@ class RowParallelLinear(_Parallel):
         >>> down = imbrex.torch.nn.RowParallelLinear(4096, 1024, group, sequence_parallel=True)
     """
 
-    _split = {"weight": 1}  # noqa: RUF012
+    split: ClassVar[Mapping[str, int | None]] = {"weight": 1, "bias": None}
 
     def __init__(
         self,
@@ -247,7 +269,7 @@ class RowParallelLinear(_Parallel):
         self.codec, self.tolerance = codec, tolerance
         self.input_is_parallel, self.skip_bias_add = input_is_parallel, skip_bias_add
         self._returns_pair = skip_bias_add or config is not None
-        megatron.mark(self, asked, self._split, skip_bias_add)
+        megatron.mark(self, asked, self.split, skip_bias_add)
 
     def forward(self, x: Tensor) -> Tensor | tuple[Tensor, Tensor | None]:
         """

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -130,7 +130,7 @@ def _group(config: Any) -> Group:
     return found
 
 
-def mark(layer: Any, request: Request, split: dict[str, int], bias_outside: bool) -> None:
+def mark(layer: Any, request: Request, split: Mapping[str, int | None], bias_outside: bool) -> None:
     """Gives a layer that was made by a config what Megatron-core looks for in its own."""
     if request.config is None:
         return
@@ -141,7 +141,7 @@ def mark(layer: Any, request: Request, split: dict[str, int], bias_outside: bool
         if parameter is None:
             continue
         parameter.allreduce = True
-        if name in split:
+        if split[name] is not None:
             parameter.tensor_model_parallel = True
             parameter.partition_dim, parameter.partition_stride = split[name], 1
         else:
