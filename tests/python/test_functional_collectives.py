@@ -242,10 +242,10 @@ def test_written_by_hand(ranks):
 def left_to_torch() -> None:
     """What the pass does not take is counted with its reason."""
     group, rank = group_of(0, 1), dist.get_rank()
-    single = [group_of(0), group_of(1)][rank] if rank < RANKS else None
-    if single is None:
+    singles = [group_of(0), group_of(1)]  # every rank makes every group: torch names them by their number
+    if rank >= RANKS:
         return
-    name, one = group.group_name, single.group_name
+    name, one = group.group_name, singles[rank].group_name
     x, w = numbers((4, 8), rank), numbers((8, 8), 9 + rank)
 
     def made_behind(x: Tensor, w: Tensor) -> Tensor:
