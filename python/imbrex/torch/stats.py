@@ -51,27 +51,29 @@ def stats() -> Stats:
     return Stats(calls, made, dict(_fallbacks), dict(_copies), rewritten, dict(_unmatched))
 
 
+def _count(counts: dict[str, int], what: str, reason: str) -> None:
+    key = f"{what}: {reason}"
+    counts[key] = counts.get(key, 0) + 1
+
+
 def count_fallback(operator: str, reason: str) -> None:
     """Counts a call that torch's own operator took."""
-    key = f"{operator}: {reason}"
-    _fallbacks[key] = _fallbacks.get(key, 0) + 1
+    _count(_fallbacks, operator, reason)
 
 
 def count_copy(operator: str, reason: str) -> None:
     """Counts a copy that a caller's layout made necessary."""
-    key = f"{operator}: {reason}"
-    _copies[key] = _copies.get(key, 0) + 1
+    _count(_copies, operator, reason)
 
 
 def count_unmatched(collective: str, reason: str) -> None:
     """Counts a collective in a graph that the pass left as it was."""
-    key = f"{collective}: {reason}"
-    _unmatched[key] = _unmatched.get(key, 0) + 1
+    _count(_unmatched, collective, reason)
 
 
 # What is traced counts its graph, not its calls: a count in the graph would be a reason to make it anew.
-for _count in (count_fallback, count_copy):
-    torch.compiler.assume_constant_result(_count)  # type: ignore[no-untyped-call,unused-ignore]
+for _function in (count_fallback, count_copy):
+    torch.compiler.assume_constant_result(_function)  # type: ignore[no-untyped-call,unused-ignore]
 
 
 def count_rewritten(operator: str, place: int) -> None:

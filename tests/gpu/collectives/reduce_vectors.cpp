@@ -113,7 +113,6 @@ void ReduceVectors::fill() {
                 std::min(stretch_.size(), bytes_ - at));
   cuda::upload(in_.get(), host.data(), host.size());
   if (!c_.in_place) cuda::fill(out_.get(), 0xa5, total(c_.out_shift));
-  IMBREX_CUDA_TRY(cudaStreamSynchronize(nullptr));
 }
 
 std::vector<std::byte> ReduceVectors::input() const {

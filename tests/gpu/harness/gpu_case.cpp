@@ -161,7 +161,6 @@ class RankCase {
   // Nothing else is waited for: other ranks on this GPU may wait for this one.
   void clear(const Outs& outs) {
     for (std::size_t i = 0; i < outs.size(); ++i) cuda::fill(outs[i].get(), 0xff, outputs_[i].bytes());
-    IMBREX_CUDA_TRY(cudaStreamSynchronize(nullptr));
   }
 
   void enqueue(const Outs& outs) {

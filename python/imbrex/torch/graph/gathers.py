@@ -83,7 +83,7 @@ def _needed(node: Node, before: int, order: dict[Node, int], found: dict[Node, N
     return True
 
 
-def _matched(gather: Node) -> tuple[Node, int, list[tuple[Node, Product]], bool, list[Node]]:
+def matched(gather: Node) -> tuple[Node, int, list[tuple[Node, Product]], bool, list[Node]]:
     """The gathered tensor, its dimension, its products, whether it is used otherwise, and what must move."""
     shard, ranks, _ = gather.args
     assert isinstance(shard, Node) and isinstance(ranks, int)
@@ -113,15 +113,6 @@ def _matched(gather: Node) -> tuple[Node, int, list[tuple[Node, Product]], bool,
     if not taken:
         raise Unfit("the product's other factor is made behind the gather, by what cannot move")
     return whole, dim, taken, is_used, [*moved]
-
-
-def why_not(gather: Node) -> str:
-    """Why torch's gather was not taken."""
-    try:
-        _matched(gather)
-    except Unfit as unfit:
-        return str(unfit)
-    return "layout or use of the result"
 
 
 def _batch(shard: Node, dim: int) -> Any:
@@ -159,7 +150,7 @@ def rewrite(graph: Graph) -> None:
     for gather in list(graph.find_nodes(op="call_function", target=c10d.all_gather_into_tensor.default)):
         _merge_alike(gather)
         try:
-            whole, dim, products, is_used, moved = _matched(gather)
+            whole, dim, products, is_used, moved = matched(gather)
         except Unfit:
             continue
         shard, _, group = gather.args

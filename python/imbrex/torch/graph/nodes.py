@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -22,6 +22,15 @@ Product = tuple[Node, Node, Node | None]
 
 class Unfit(Exception):
     """Why a collective stays torch's."""
+
+
+def why_not(match: Callable[[Node], Any], collective: Node) -> str:
+    """Why torch's collective was not taken by a pass that matches so."""
+    try:
+        match(collective)
+    except Unfit as unfit:
+        return str(unfit)
+    return "layout or use of the result"
 
 
 def value(node: Node) -> torch.Tensor:

@@ -9,16 +9,25 @@ from __future__ import annotations
 
 import hashlib
 import secrets
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch.fx import Node
 
 from ... import _c
 from ..._library import package_folder
 from ..stats import count_rewritten, count_unmatched
 from . import gathers, norms, operators, sums
-from .nodes import is_call, places_of
+from .nodes import c10d, places_of, why_not
+
+# What each of torch's collectives is matched by.
+_MATCHES: dict[Any, Callable[[Node], Any]] = {
+    c10d.all_gather_into_tensor.default: gathers.matched,
+    c10d.all_reduce.default: sums.reduction_of,
+    c10d.reduce_scatter_tensor.default: sums.reduction_of,
+}
 
 
 def _digest(graph: torch.fx.Graph) -> bytes:
@@ -26,7 +35,7 @@ def _digest(graph: torch.fx.Graph) -> bytes:
     order = places_of(graph)
 
     def told(one: Any) -> str:
-        return f"%{order[one]}" if isinstance(one, torch.fx.Node) else repr(one)
+        return f"%{order[one]}" if isinstance(one, Node) else repr(one)
 
     said = hashlib.sha256()
     for node in graph.nodes:
@@ -40,7 +49,6 @@ def _digest(graph: torch.fx.Graph) -> bytes:
 
 def _number(graph: torch.fx.Graph) -> None:
     """Tells operators their places, and counts them, and what stayed torch's."""
-    c10d = torch.ops._c10d_functional
     digest = _digest(graph)
     for i, node in enumerate(graph.nodes):
         if node.op == "call_function" and getattr(node.target, "namespace", "") == "imbrex_graph":
@@ -49,12 +57,8 @@ def _number(graph: torch.fx.Graph) -> None:
             site = int.from_bytes(hashlib.sha256(digest + i.to_bytes(8, "big")).digest()[:7], "big")
             node.kwargs = {"place": place, "site": site}
             count_rewritten(node.target.name().split("::")[1], place)
-        elif is_call(node, c10d.all_gather_into_tensor.default):
-            count_unmatched("all_gather_into_tensor", gathers.why_not(node))
-        elif is_call(node, c10d.all_reduce.default):
-            count_unmatched("all_reduce", sums.why_not(node))
-        elif is_call(node, c10d.reduce_scatter_tensor.default):
-            count_unmatched("reduce_scatter_tensor", sums.why_not(node))
+        elif node.op == "call_function" and (match := _MATCHES.get(node.target)) is not None:
+            count_unmatched(node.target.name().split("::")[1], why_not(match, node))
 
 
 def _make_pass(before: Any) -> Any:

@@ -115,7 +115,7 @@ def _whole(node: Any, ranks: int) -> tuple[Node, int]:
     return whole
 
 
-def _one(collective: Node) -> Reduced:
+def reduction_of(collective: Node) -> Reduced:
     """What one of torch's collectives does; raises Unfit where it is none of products."""
     given, reduction, *_, group = collective.args
     name = str(group)
@@ -166,18 +166,9 @@ def reduced(node: Any) -> Reduced | None:
     if collective.target not in (c10d.all_reduce.default, c10d.reduce_scatter_tensor.default):
         return None
     try:
-        return _one(collective)
+        return reduction_of(collective)
     except Unfit:
         return None
-
-
-def why_not(collective: Node) -> str:
-    """Why torch's collective was not taken."""
-    try:
-        _one(collective)
-    except Unfit as unfit:
-        return str(unfit)
-    return "layout or use of the result"
 
 
 def rewrite(graph: Graph) -> None:

@@ -26,7 +26,6 @@ class Sweep {
     const std::vector<std::byte> bytes =
         random_bytes(count, request.type, static_cast<std::uint64_t>(world.rank()) * 7919 + 1);
     cuda::upload(in_.get(), bytes.data(), bytes.size());
-    IMBREX_CUDA_TRY(cudaDeviceSynchronize());
   }
 
   AllReduceMeasurement measure(std::int64_t bytes) {
