@@ -83,7 +83,8 @@ class HostsMeeting::Registrar {
         if (milliseconds_until(meeting_.deadline_) == 0) refuse(missing());
         wait(100);
         expect_all_there();
-        for (Guest& guest : gate_.admit()) take(std::move(guest));
+        admitted_ = gate_.admit();
+        for (Guest& guest : admitted_) take(std::move(guest));
       }
     } catch (const Error& error) {
       tell_all(error.what());
@@ -146,7 +147,9 @@ class HostsMeeting::Registrar {
     try {
       for (Guest& guest : guests_)
         if (guest.connection) tell(guest, reason);
-      for (Guest& guest : refused_) tell(guest, reason);
+      for (std::vector<Guest>* others : {&refused_, &admitted_})
+        for (Guest& guest : *others)
+          if (guest.connection) tell(guest, reason);
       const Deadline end = std::min(meeting_.deadline_, deadline_in(0.5));
       while (milliseconds_until(end) > 0) {
         wait(20);
@@ -193,6 +196,7 @@ class HostsMeeting::Registrar {
   Gate gate_;
   std::vector<Guest> guests_;  // by rank; rank 0's has no connection
   std::vector<Guest> refused_;
+  std::vector<Guest> admitted_;  // at once; those that have been taken are empty
   int joined_ = 1;
 };
 

@@ -156,6 +156,15 @@ TEST(Hosts, TwoClaimOneRank) {
   expect_refusal(starts, {"two processes claim rank 2 (pid ", "on host b and pid "});
 }
 
+// Some of them come at once: who stands behind the one that is refused is told, too.
+TEST(Hosts, ManyClaimOneRank) {
+  HostsLaunch launch;
+  auto starts = launch.members("abababababab", {"join", "4096", "20"});
+  for (std::size_t rank = 3; rank < starts.size(); ++rank)
+    starts[rank] = launch.member("abababababab", 2, {"join", "4096", "20"});
+  expect_refusal(starts, {"two processes claim rank 2 (pid "});
+}
+
 TEST(Hosts, TwoClaimRankZero) {
   HostsLaunch launch;
   auto starts = launch.members("aab", {"join", "4096", "10"});
