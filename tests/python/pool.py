@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
+import contextlib
+import faulthandler
 import importlib
 import multiprocessing
 import os
+import signal
 import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 
 RANKS = 4
-SECONDS = 240.0
+SECONDS = float(os.environ.get('POOL_SECONDS', 240.0))
 GRACE = 15.0  # more than Imbrex waits for a rank that has failed
 
 
 def _worker(rank: int, size: int, store: str, pipe: Any, environment: dict[str, str]) -> None:
     os.environ.update(environment)
     sys.path.insert(0, str(Path(__file__).parent))
+    faulthandler.register(signal.SIGUSR1)
     import torch
     import torch.distributed as dist
     from device_for_tests import backend_of
@@ -77,7 +81,16 @@ class Pool:
                 answers[self.pipes.index(pipe)] = answer
                 if answer[0] == "failed":
                     end = min(end, time.monotonic() + GRACE)
+        self._show_stacks(rank for rank in range(self.size) if rank not in answers)
         return [answers.get(rank, ("failed", f"rank {rank}: no answer in time")) for rank in range(self.size)]
+
+    def _show_stacks(self, ranks: Iterable[int]) -> None:
+        """Has ranks write to stderr where their threads are."""
+        for rank in ranks:
+            print(f"rank {rank} is at:", file=sys.stderr, flush=True)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.processes[rank].pid, signal.SIGUSR1)  # type: ignore[arg-type]
+            time.sleep(1)
 
     def answers(self, function: Callable[..., Any], **kwargs: Any) -> list[tuple[str, Any]]:
         """What each rank says to `function(**kwargs)`: ("done", result) or ("failed", text)."""

@@ -292,10 +292,19 @@ TEST(HostsStrangers, HandAGreetingOn) {
   const Stranger stranger([&] { relay(endpoint(launch.port), endpoint(launch.port + 1), [](std::string&) {}); });
   usleep(50000);
   expect_meeting(launch, 12);
+}
+
+// The guest is sent to where the stranger is, and to no port of rank 0: rank 0 says why the guest did not arrive.
+TEST(HostsStrangers, WhoHandAGreetingOnAreNamed) {
+  const HostsLaunch launch;
+  HostsLaunch elsewhere;
+  elsewhere.secret = launch.secret;
+  const Stranger stranger([&] { relay(endpoint(elsewhere.port), endpoint(launch.port), [](std::string&) {}); });
+  usleep(50000);
   const auto results =
-      spawn({launch.member("abc", 0, {"join", "4096", "2"}), launch.member("abc", 1, {"join", "4096", "2"})});
-  EXPECT_NE(results[0].text.find(fmt::format("it meant to reach port {}, and this rank listens at port {}", launch.port,
-                                             launch.port + 1)),
+      spawn({launch.member("ab", 0, {"join", "4096", "2"}), elsewhere.member("ab", 1, {"join", "4096", "2"})});
+  EXPECT_NE(results[0].text.find(fmt::format("it meant to reach port {}, and this rank listens at port {}",
+                                             elsewhere.port, launch.port)),
             std::string::npos)
       << results[0].text;
 }
