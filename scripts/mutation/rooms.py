@@ -9,6 +9,7 @@ class Room:
     sources: tuple[str, ...]  # patterns of paths, whose * goes through folders
     tests: tuple[str, ...] = ()  # of CTest, and so are their programs called
     python: tuple[str, ...] = ()  # of pytest, in tests/python
+    without: tuple[str, ...] = ()  # patterns of sources that another room has
 
 
 # No compiler of a CPU sees these.
@@ -26,13 +27,26 @@ ROOMS = {
     "calls": Room(("src/runtime/calls*.[ch]pp",), ("check_calls_test", "refusals_test", "runtime_test")),
     "torch": Room(
         ("python/imbrex/torch/*.py",),
-        python=("test_operators.py", "test_drop_in.py", "test_scales.py", "test_packed.py", "test_places.py", "test_passes.py",
-                "test_groups.py", "test_gradients.py", "test_codecs.py", "test_errors.py", "test_embedding_bag.py", "test_compile.py",
-                "test_functional_collectives.py"),
+        python=("test_operators.py", "test_drop_in.py", "test_scales.py", "test_packed.py", "test_places.py", "test_groups.py",
+                "test_gradients.py", "test_codecs.py", "test_errors.py", "test_embedding_bag.py", "test_compile.py",
+                "test_transforms.py"),
+        without=("python/imbrex/torch/nn/*", "python/imbrex/torch/parallel.py", "python/imbrex/torch/graph/*"),
+    ),
+    "layers": Room(
+        ("python/imbrex/torch/nn/*.py", "python/imbrex/torch/parallel.py"),
+        python=("test_parallel_styles.py", "test_megatron_arguments.py", "test_first_weights.py", "test_checkpoints.py",
+                "test_sharded_checkpoints.py", "test_llama_plan.py", "test_transforms.py"),
+    ),
+    "graph": Room(
+        ("python/imbrex/torch/graph/*.py",),
+        python=("test_passes.py", "test_functional_collectives.py", "test_llama_plan.py", "test_compile.py"),
     ),
 }
 
 
 def sources_of(room, paths):
-    patterns = ROOMS[room].sources
-    return [path for path in paths if any(fnmatchcase(path, one) for one in patterns) and not any(part in path for part in LEFT_OUT)]
+    def is_in(path, patterns):
+        return any(fnmatchcase(path, one) for one in patterns)
+
+    asked = ROOMS[room]
+    return [path for path in paths if is_in(path, asked.sources) and not is_in(path, asked.without) and not any(part in path for part in LEFT_OUT)]
