@@ -233,7 +233,7 @@ const std::vector<Case>& cases() {
       {"early_finisher", 3, {}, early_finisher},
       {"failure_reaches_all", 4, {}, failure_reaches_all},
       {"leaver_is_named", 4, {}, leaver_is_named},
-      {"barrier_is_bounded", 4, options_with(1 << 20, 0.3), barrier_is_bounded},
+      {"barrier_is_bounded", 4, options_with(1 << 20, 1), barrier_is_bounded},
       {"many_ranks", 32, options_with(1 << 20, 30), many_ranks},
   };
   return all;

@@ -103,10 +103,10 @@ int close_one(const std::string& how, int closer) {
     while (true) world->barrier();
   } catch (const Error& error) {
     const std::string text = error.what(), name = "rank " + std::to_string(closer) + " ";
-    // A rank of another host may see the connection end and tell all, before the closer says why.
-    const bool far = world->hosts() > 1;
+    // Its lock, or to another host its connection, ends with the descriptor: others may tell all of a lost rank before
+    // the closer gets the processor again and says why.
     return expect(text.starts_with(name) && (text.find("failed: the program closed file descriptor ") != text.npos ||
-                                             (far && text.find("was lost: ") != text.npos)),
+                                             text.find("was lost: ") != text.npos),
                   text);
   }
 }
