@@ -119,6 +119,8 @@ struct Machine {
   // An all-reduce through a codec by the bytes of codes that it puts on the wire; without points it costs what
   // own_two_steps costs for as many bytes, or the library's all-reduce.
   Curve own_coded;
+  Constant coding_bandwidth;  ///< bytes/s of what the wire would carry without a codec, which a rank codes and decodes
+                              ///< beside what own_coded says; 0, as without: own_coded holds it
 
   bool operator==(const Machine&) const = default;
 };

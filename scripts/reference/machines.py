@@ -121,9 +121,10 @@ def machine_page(root):
         sections["collectives"].append(row(f"collectives.{key}", "[bytes, s]", "may", own[key]))
     for section, rows in sections.items():
         text += "".join(rows)
+        for where, key, unit, rule, member in fields("optional_fields"):
+            if where == section:
+                text += row(f"{section}.{key}", unit, RULES[rule] + "; may", plain(told[member], unit))
         if section == "links":
-            for _, key, unit, rule, member in fields("optional_fields"):
-                text += row(f"links.{key}", unit, RULES[rule] + "; may", plain(told[member], unit))
             for _, key, unit, rule, member in fields("host_fields"):
                 text += row(f"hosts.{key}", unit, RULES[rule] + "; all of `hosts` may", plain(told[member], unit))
     text += CURVES

@@ -51,8 +51,9 @@ inline constexpr std::array<Field, 21> fields{{
 }};
 
 /// Constants that a file may leave out: 0.
-inline constexpr std::array<Field, 1> optional_fields{{
+inline constexpr std::array<Field, 2> optional_fields{{
     {"links", "peer_access", "count", Rule::count, &Machine::peer_access},
+    {"collectives", "coding_bandwidth", "bytes/s", Rule::rate, &Machine::coding_bandwidth},
 }};
 
 /// The section of links between hosts, all of it or nothing of it.

@@ -29,11 +29,12 @@ double collective_seconds(const Machine& machine, Curve Machine::*library, bool 
   return std::min(seconds_of(one, wire_bytes * ranks / 2), seconds_of(two, wire_bytes));
 }
 
-double coded_seconds(const Machine& machine, bool reduces_only, double wire_bytes) {
+double coded_seconds(const Machine& machine, bool reduces_only, double wire_bytes, double code_bytes) {
   const Curve& curve = !machine.own_coded.points.empty()       ? machine.own_coded
                        : !machine.own_two_steps.points.empty() ? machine.own_two_steps
                                                                : machine.all_reduce;
-  return reduces_only ? seconds_of(curve, 2 * wire_bytes) / 2 : seconds_of(curve, wire_bytes);
+  const double coding = machine.coding_bandwidth > 0 ? wire_bytes / machine.coding_bandwidth : 0;
+  return coding + (reduces_only ? seconds_of(curve, 2 * code_bytes) / 2 : seconds_of(curve, code_bytes));
 }
 
 double random_row_seconds(const Machine& machine, double row_bytes) {

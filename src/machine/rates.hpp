@@ -18,9 +18,10 @@ double mean_heat(const Machine& machine, double busy);
 /// Imbrex' own where the machine has curves of theirs.
 double collective_seconds(const Machine& machine, Curve Machine::*library, bool own, double ranks, double wire_bytes);
 
-/// Seconds of an all-reduce through a codec that puts `wire_bytes` of codes on each rank's wire; `reduces_only`: of a
-/// reduce-scatter, the first of its two phases, which is taken for half of an all-reduce of twice the bytes.
-double coded_seconds(const Machine& machine, bool reduces_only, double wire_bytes);
+/// Seconds of an all-reduce through a codec that puts `code_bytes` on each rank's wire in place of `wire_bytes`;
+/// `reduces_only`: of a reduce-scatter, the first of its two phases, which is taken for half of an all-reduce of twice
+/// the bytes.
+double coded_seconds(const Machine& machine, bool reduces_only, double wire_bytes, double code_bytes);
 
 /// Seconds that the device takes for each of many rows of so many bytes, here and there in memory, where its SMs load
 /// as much as they can. A machine without a curve streams them.

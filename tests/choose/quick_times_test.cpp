@@ -11,6 +11,7 @@
 #include "choose/kernel_tiles.hpp"
 #include "imbrex/advanced/execute.hpp"
 #include "records/records.hpp"
+#include "simulate/plans.hpp"
 #include "support/random_plan.hpp"
 
 namespace imbrex {
@@ -38,6 +39,29 @@ TEST(QuickTimes, AgreeWithTheTables) {
     ASSERT_GT(count, 100);
     std::cout << ranks << " GPUs: " << 100 * sum / count << " % in the mean, at most " << 100 * largest << " %\n";
     EXPECT_LT(sum / count, 0.12);
+  }
+}
+
+// A core codes all that would have travelled, however short the codes are: in both models' times.
+TEST(QuickTimes, OfCodecsOnAHostHoldTheCoding) {
+  const Machine host = nominal_host_machine();
+  test::Random random(test::seed_from_environment());
+  for (int i = 0; i < 30; ++i) {
+    const Problem p{random.one_of({Operator::gemm_all_reduce, Operator::gemm_reduce_scatter}),
+                    256 * random.between(1, 3),
+                    128 * random.between(1, 6),
+                    256,
+                    random.one_of({2, 4}),
+                    Type::bf16};
+    for (const Strategy strategy : {Strategy::sequential, Strategy::decomposed}) {
+      for (const char* codec : {"int8", "int4-g128"}) {
+        const Knobs knobs{.chunks = static_cast<int>(random.between(1, 3)), .codec = parse_codec_pair(codec)};
+        SCOPED_TRACE(test::describe({p, strategy, knobs}));
+        const double coding = plan::wire_bytes(p) / host.coding_bandwidth;
+        EXPECT_GE(test::simulate(make_plan(p, strategy, knobs), host).seconds, coding);
+        EXPECT_GE(choose::quick_seconds(p, {strategy, knobs}, host), coding);
+      }
+    }
   }
 }
 

@@ -81,6 +81,7 @@ class Simulation final : private Links::Listener {
     CollectiveKind kind = CollectiveKind::all_gather;
     Backend backend = Backend::nccl;
     std::optional<CodecPair> codec;
+    double shortening = 1;                   ///< bytes of codes, as a ratio to those of elements
     double wire_bytes = 0, local_bytes = 0;  ///< the largest of any rank
     double whole_bytes = 0;                  ///< the largest matrix of any rank, as it travels
     double begin = 0, memory_rate = 0, link_rate = 0, across_rate = 0;

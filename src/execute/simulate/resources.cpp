@@ -127,7 +127,12 @@ void Simulation::join(std::uint32_t task, const Collective& collective) {
   const FlatTask& flat = program_.tasks[task];
   const auto [found, added] = group_ids_.try_emplace(collective.group, static_cast<std::uint32_t>(groups_.size()));
   if (added)
-    groups_.push_back({{}, ranks_of(collective, plan_), collective.kind, collective.backend, collective.codec});
+    groups_.push_back({{},
+                       ranks_of(collective, plan_),
+                       collective.kind,
+                       collective.backend,
+                       collective.codec,
+                       shortening(collective)});
   Group& group = groups_[found->second];
   IMBREX_EXPECTS(group.kind == collective.kind, "{} is a {}, but group {} began as a {}", place(task),
                  imbrex::name_of(collective.kind), collective.group, imbrex::name_of(group.kind));
@@ -140,10 +145,10 @@ void Simulation::join(std::uint32_t task, const Collective& collective) {
   const double ranks = static_cast<double>(group.ranks.size());
   const double whole = std::max(bytes_of(collective.from), bytes_of(collective.to));
   const double passes = collective.kind == CollectiveKind::all_reduce ? 2 : 1;
-  group.whole_bytes = std::max(group.whole_bytes, whole * shortening(collective));
+  group.whole_bytes = std::max(group.whole_bytes, whole * group.shortening);
   // What a rank sends in an exchange is all for one peer; of other kinds, its own part stays.
   const double leaving = collective.kind == CollectiveKind::send_receive ? 1 : (ranks - 1) / ranks;
-  group.wire_bytes = std::max(group.wire_bytes, passes * whole * shortening(collective) * leaving);
+  group.wire_bytes = std::max(group.wire_bytes, passes * whole * group.shortening * leaving);
   if (!(collective.from == collective.to)) group.local_bytes = std::max(group.local_bytes, 2 * whole);
   // From now on, also while it waits for the others, its kernel holds SMs.
   ++collecting_[flat.rank];
@@ -179,7 +184,9 @@ double Simulation::shortening(const Collective& collective) const {
 }
 
 double Simulation::collective_seconds(const Group& group, double wire_bytes) const {
-  if (group.codec) return machine::coded_seconds(machine_, group.kind == CollectiveKind::reduce_scatter, wire_bytes);
+  if (group.codec)
+    return machine::coded_seconds(machine_, group.kind == CollectiveKind::reduce_scatter, wire_bytes / group.shortening,
+                                  wire_bytes);
   // An exchange with one peer each way is what an all-to-all of two ranks is.
   constexpr Curve Machine::*curves[] = {&Machine::all_gather, &Machine::reduce_scatter, &Machine::all_reduce,
                                         &Machine::all_to_all, &Machine::all_to_all};
