@@ -23,6 +23,8 @@ from pool import Failure, Pool
 _cache = tempfile.mkdtemp(prefix="imbrex-inductor-")
 atexit.register(shutil.rmtree, _cache, ignore_errors=True)
 os.environ["TORCHINDUCTOR_CACHE_DIR"] = _cache
+# Four ranks compile at once on a few cores: threads of a rank's own would only be more to wait for.
+os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
 
 # Without these, operators on GPUs do without NCCL. The ranks' processes begin later.
 for name in ("NCCL_NVLS_ENABLE", "NCCL_GRAPH_REGISTER"):

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 RANKS = 4
-SECONDS = float(os.environ.get('POOL_SECONDS', 240.0))
+SECONDS = 240.0
 GRACE = 15.0  # more than Imbrex waits for a rank that has failed
 
 

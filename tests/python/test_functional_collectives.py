@@ -307,6 +307,10 @@ def rank_dependent() -> None:
         one, other = (functional.all_reduce(x @ each, "sum", name) for each in (w, v))
         return (one + other, one.sum()) if rank == 0 else one + other
 
+    def added_the_other_way_round(x: Tensor, w: Tensor, v: Tensor) -> Any:
+        one, other = (functional.all_reduce(x @ each, "sum", name) for each in (w, v))
+        return (other + one, one.sum()) if rank == 0 else (other + one) * 2
+
     def gathered_used(x: Tensor, w: Tensor, v: Tensor) -> Any:
         whole = along(x, 0, name)
         return (whole @ w, whole @ v, whole.sum()) if rank == 0 else whole @ w
@@ -320,7 +324,7 @@ def rank_dependent() -> None:
         part = scattered(product.reshape(2, 2, 8), 1, name).reshape(2, 8).repeat(2, 1)
         return (part, product.sum()) if rank == 0 else part
 
-    for program in (product_used, part_used, gathered_used, no_product, scattered_used):
+    for program in (product_used, part_used, added_the_other_way_round, gathered_used, no_product, scattered_used):
         # What both find alike is Imbrex' all the same, before and behind.
         def surrounded(x: Tensor, w: Tensor, v: Tensor, program: Any = program) -> Any:
             first = functional.all_reduce(x @ w, "sum", name)

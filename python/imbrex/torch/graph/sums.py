@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -69,6 +69,16 @@ class Reduced:
             self.lead,
             self.dim,
         )
+
+    def in_order(self, order: dict[Node, int]) -> Reduced:
+        """The same by the order of the collectives: ranks that keep torch's call these in it."""
+        parts, begin = [], 0
+        for collective, count in zip(self.collectives, self.counts, strict=True):
+            parts.append((collective, count, self.products[begin : begin + count]))
+            begin += count
+        parts.sort(key=lambda part: order[part[0]])
+        collectives, counts, products = zip(*parts, strict=True)
+        return replace(self, products=sum(products, ()), collectives=collectives, counts=counts)
 
 
 def _terms(node: Node) -> list[Node] | None:
@@ -182,8 +192,8 @@ def rewrite(graph: Graph) -> None:
             continue
         parts = _parts(node)
         done.update(parts)
-        order = places_of(graph)
-        before = max(found.collectives, key=order.__getitem__)
+        found = found.in_order(places_of(graph))
+        before = found.collectives[-1]
         a, b, bias = ([product[i] for product in found.products] for i in range(3))
         args: tuple[Any, ...] = (a, b, bias, [*found.counts])
         shape = value(node).shape
