@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -19,7 +20,7 @@ from torch import Tensor
 from torch.nn.functional import linear
 
 import imbrex.torch as it
-from imbrex.torch import extension
+from imbrex.torch import extension, groups
 
 c10d = torch.ops._c10d_functional
 RANKS = 2
@@ -338,6 +339,58 @@ def rank_dependent() -> None:
 
 def test_graphs_that_differ_between_ranks(ranks):
     ranks.run(rank_dependent)
+
+
+class Busy(dist.Store):
+    """As a TCPStore: sends what is set and does not wait, and its server comes to it with the next request, or late."""
+
+    def __init__(self, store: dist.Store) -> None:
+        super().__init__()
+        self.store = store
+        self.sent: list[tuple[str, str]] = []
+
+    def set(self, key: str, value: str) -> None:
+        self.sent.append((key, value))
+
+    def get(self, key: str) -> bytes:
+        self.arrive()
+        return self.store.get(key)
+
+    def check(self, keys: list[str]) -> bool:
+        time.sleep(1)
+        self.arrive()
+        return self.store.check(keys)
+
+    def delete_key(self, key: str) -> bool:
+        self.arrive()
+        return self.store.delete_key(key)
+
+    def arrive(self) -> None:
+        for key, value in self.sent:
+            self.store.set(key, value)
+        self.sent.clear()
+
+
+def with_a_busy_store() -> None:
+    """What rank 0 writes into the store is there late."""
+    group, rank = group_of(0, 1), dist.get_rank()
+    if rank >= RANKS:
+        return
+    name = group.group_name
+    x, w = numbers((4, 8), rank), numbers((8, 8), 9 + rank)
+    it.connect(group)
+    store_of = groups._store_of
+    busy = Busy(store_of(group))
+    try:
+        if rank == 0:
+            groups._store_of = lambda of: busy if of is group else store_of(of)
+        expect(lambda x, w: functional.all_reduce((x + 1) @ w, "sum", name), [x, w], {"matmul_all_reduce": 1})
+    finally:
+        groups._store_of = store_of
+
+
+def test_a_busy_store(ranks):
+    ranks.run(with_a_busy_store)
 
 
 def one_is_not_compiled() -> None:

@@ -82,7 +82,7 @@ def agree(
         raise Refusal("group whose backend does not count its collectives") from None
     said = [hashlib.sha256(repr((name, signature)).encode()).hexdigest(), says_yes]
     key = f"{x.device.type}/{begin}"
-    store.set(f"{key}/{of.rank()}", json.dumps(said))
+    _write(store, f"{key}/{of.rank()}", json.dumps(said))
     count_fallback(name, "first call, by which the ranks agree")
     result = torchs()
     if x.is_cuda:
@@ -95,6 +95,12 @@ def agree(
         is_connected(group)  # here all ranks come together; later, one may keep the others waiting
     _agreed.setdefault(group, {})[site, signature] = Agreement(is_taken, is_taken and all(one[1] for one in told))
     return result
+
+
+def _write(store: Any, key: str, text: str) -> None:
+    """Returns once others read it. A TCPStore only sends what is set; what it answers afterwards comes later."""
+    store.set(key, text)
+    store.get(key)
 
 
 def _read(store: Any, key: str) -> Any:
