@@ -130,11 +130,14 @@ std::uint64_t Calls::number_of(int rank) const {
   return number_ + static_cast<std::uint64_t>(std::int64_t{ahead});
 }
 
-std::vector<int> Calls::missing() const {
+std::string Calls::absence(std::string_view last_call) const {
+  // From the records alone: number_ is the calling thread's.
+  const auto lower = [&](int rank) { return word(control_.block().ranks[rank].calls).load() >> 32; };
   std::vector<int> ranks;
   for (int rank = 0; rank < world_.size(); ++rank)
-    if (rank != rank_ && number_of(rank) < number_) ranks.push_back(rank);
-  return ranks;
+    if (base::wrapped<std::int32_t>(lower(rank) - lower(rank_)) < 0) ranks.push_back(rank);
+  if (ranks.empty()) return {};
+  return fmt::format("; {} {} not come to {}", list_ranks(ranks), ranks.size() == 1 ? "has" : "have", last_call);
 }
 
 // Calls that this rank refused, or has thrown for: peers need not tell it of them.

@@ -133,6 +133,9 @@ class Calls {
 
   /// The ranks that have not come to this rank's last call.
   std::vector<int> missing() const;
+  /// "; rank 2 has not come to this call": the same in words, from any thread beside one that makes calls; nothing
+  /// where all have. `last_call` names it.
+  std::string absence(std::string_view last_call) const;
 
   /// An agreement begins: throws Error(invalid_input) where a peer has refused the call that it belongs to, or makes
   /// it.

@@ -5,6 +5,7 @@
 
 #include "collectives/cuda/wire/sizes.hpp"
 #include "runtime/agreement.hpp"
+#include "runtime/calls.hpp"
 #include "runtime/cuda/await_stream.hpp"
 #include "runtime/cuda/check.hpp"
 #include "runtime/cuda/device.hpp"
@@ -226,7 +227,9 @@ void CudaCollectives::fail(const std::string& message) {
 
 void CudaCollectives::throw_fault() {
   dead_ = true;
-  if (fault_->state == device::Fault::timed_out) fail(text_of(*fault_, world_.rank(), world_.options().wait_limit));
+  if (fault_->state == device::Fault::timed_out)
+    fail(text_of(*fault_, world_.rank(), world_.options().wait_limit) +
+         runtime::calls_of(world_).absence("this rank's last call"));
   runtime::fail_as_told(world_);
 }
 

@@ -8,11 +8,9 @@
 
 #include "base/clock.hpp"
 #include "base/narrow.hpp"
+#include "execute/circumstances.hpp"
 #include "imbrex/error.hpp"
 #include "plan/product_blocks.hpp"
-#include "problem/descriptor.hpp"
-#include "runtime/calls.hpp"
-#include "runtime/control.hpp"
 
 namespace imbrex::execute {
 namespace {
@@ -82,21 +80,10 @@ void Worker::idle(double& last_progress, int& rounds) {
   // Who only helps waits for worker 0, whose waits have the limit.
   if (std::all_of(lanes_.begin(), lanes_.end(), [](const Lane& lane) { return lane.helps || lane.exhausted; })) return;
   if (base::monotonic_seconds() - last_progress > shared_.world.options().wait_limit) {
-    const std::string message = diagnose() + circumstances();
+    const std::string message = diagnose() + execute::circumstances(shared_.world, shared_.plan.problem, "this call");
     shared_.world.fail(message);
     throw Error(ErrorCode::runtime_failure, message);
   }
-}
-
-// The operator, and who is not in it: it may be a call that one rank alone has made.
-std::string Worker::circumstances() const {
-  const Problem& problem = shared_.plan.problem;
-  const std::vector<int> missing = runtime::calls_of(shared_.world).missing();
-  return fmt::format(", in {} {} {} over {} ranks{}", name_of(problem.op), problem::sizes_text(problem),
-                     name_of(problem.type), problem.ranks,
-                     missing.empty() ? ""
-                                     : fmt::format("; {} {} not come to this call", runtime::list_ranks(missing),
-                                                   missing.size() == 1 ? "has" : "have"));
 }
 
 std::string Worker::diagnose() const {

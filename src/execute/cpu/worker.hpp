@@ -111,7 +111,6 @@ class Worker {
   void throw_if_stopped() const;
   void idle(double& last_progress, int& rounds);
   std::string diagnose() const;
-  std::string circumstances() const;
   template <typename F>
   void timed(const Lane& lane, Span::Kind kind, F&& work);
   const Queue& queue_of(const Lane& lane) const;

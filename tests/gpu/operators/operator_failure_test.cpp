@@ -80,6 +80,7 @@ TEST(GpuOperators, AWaitPastItsLimitEndsTheCallersStream) {
   NEEDS_THREADS;
   const Ending fused = rank_0_alone(Strategy::fused, Transport::store, false, 3);
   EXPECT_NE(fused.message.find("waited longer than 3 s for signal"), std::string::npos);
+  EXPECT_NE(fused.message.find(" over 2 ranks; rank 1 has not come to this rank's last call"), std::string::npos);
   EXPECT_LT(fused.seconds, 6);
 }
 
@@ -87,10 +88,12 @@ TEST(GpuOperators, ACollectivePastItsLimitEndsTheCallersStream) {
   NEEDS_OWN_GPUS(2);
   const Ending library = rank_0_alone(Strategy::sequential, Transport::push, false, 5);
   EXPECT_NE(library.message.find("(collective) waited longer than 5 s"), std::string::npos);
+  EXPECT_NE(library.message.find(" over 2 ranks; rank 1 has not come to this rank's last call"), std::string::npos);
   EXPECT_LT(library.seconds, 11);
   for (const Waits waits : {Waits::by_cuda, Waits::by_operator}) {
     const Ending own = rank_0_alone(Strategy::sequential, Transport::store, false, 3, waits);
     EXPECT_NE(own.message.find("waited longer than 3 s in collective call"), std::string::npos);
+    EXPECT_NE(own.message.find("; rank 1 has not come to this rank's last call"), std::string::npos);
     EXPECT_LT(own.seconds, 6);
   }
 }

@@ -7,6 +7,7 @@
 
 #include "base/narrow.hpp"
 #include "embedding/same_table.hpp"
+#include "execute/circumstances.hpp"
 #include "execute/cuda/embedding/blank_tables.hpp"
 #include "execute/layout.hpp"
 #include "runtime/agreement.hpp"
@@ -178,9 +179,10 @@ std::string LookUpExecution::fault_message() const {
   const double limit = world_.options().wait_limit;
   const auto place = std::uint32_t{f.place[0]};
   const auto epoch = std::uint64_t{f.epoch};
+  const std::string call = execute::circumstances(world_, problem_, "this rank's last call");
   if (f.kind == static_cast<std::uint32_t>(LookUpFault::arrived))
-    return runtime::fault_text(f, who, limit, fmt::format("for slice {} in epoch {}", place, epoch), "posts");
-  return runtime::fault_text(f, who, limit, fmt::format("for rank {} to enter epoch {}", place, epoch));
+    return runtime::fault_text(f, who, limit, fmt::format("for slice {} in epoch {}", place, epoch), "posts") + call;
+  return runtime::fault_text(f, who, limit, fmt::format("for rank {} to enter epoch {}", place, epoch)) + call;
 }
 
 }  // namespace imbrex::cuda

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <utility>
 
+#include "execute/circumstances.hpp"
 #include "execute/cuda/lanes/cuda_pool.hpp"
 #include "execute/cuda/products/kernel_choice.hpp"
 #include "execute/cuda/refusal.hpp"
@@ -394,17 +395,21 @@ std::vector<Span> CudaExecution::spans() {
 
 std::string CudaExecution::fault_message() const {
   const device::Fault& f = *fault_;
+  const std::shared_ptr<const Plan> whole = of_fault().tasks_->whole();
+  const std::string call = execute::circumstances(world_, whole->problem, "this rank's last call");
   const auto epoch = std::uint64_t{f.epoch};
   const double limit = world_.options().wait_limit;
   if (f.kind == static_cast<std::uint32_t>(FaultKind::skip))
     return runtime::fault_text(f, fmt::format("rank {}", world_.rank()), limit,
-                               fmt::format("for all ranks to end epoch {} of a captured graph", epoch), "of them");
-  const std::shared_ptr<const Plan> whole = of_fault().tasks_->whole();
+                               fmt::format("for all ranks to end epoch {} of a captured graph", epoch), "of them") +
+           call;
   if (f.kind == static_cast<std::uint32_t>(FaultKind::arrival))
     return runtime::fault_text(f, task_name(*whole, world_.rank(), static_cast<int>(f.place[0]), f.place[1]), limit,
-                               fmt::format("for the concurrent kernel to begin in epoch {}", epoch), "blocks");
+                               fmt::format("for the concurrent kernel to begin in epoch {}", epoch), "blocks") +
+           call;
   return runtime::fault_text(f, task_name(*whole, world_.rank(), static_cast<int>(f.place[0]), f.place[1]), limit,
-                             fmt::format("for signal {} in epoch {}", std::uint32_t{f.place[2]}, epoch), "posts");
+                             fmt::format("for signal {} in epoch {}", std::uint32_t{f.place[2]}, epoch), "posts") +
+         call;
 }
 
 // Plans that take turns have one record of failure.

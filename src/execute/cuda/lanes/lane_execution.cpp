@@ -4,6 +4,7 @@
 #include <thread>
 #include <utility>
 
+#include "execute/circumstances.hpp"
 #include "execute/layout.hpp"
 #include "runtime/cuda/await_stream.hpp"
 #include "runtime/cuda/gpu_clock.hpp"
@@ -350,6 +351,11 @@ std::string LaneExecution::late(const std::string& what, double limit) {
   return fmt::format("{} waited longer than {} s for the other ranks", what, limit);
 }
 
+std::string LaneExecution::late_in(const std::string& what, double limit, std::uint64_t epoch) const {
+  return fmt::format("{} in epoch {}{}", late(what, limit), epoch,
+                     execute::circumstances(world_, plan().problem, "this rank's last call"));
+}
+
 // Names the first collective that is not known to have ended.
 std::string LaneExecution::late_epoch(double limit) const {
   std::string where = fmt::format("rank {}", world_.rank());
@@ -360,7 +366,7 @@ std::string LaneExecution::late_epoch(double limit) const {
     break;
   }
   cudaGetLastError();
-  return fmt::format("{} in epoch {}", late(where, limit), options_.testing.first_epoch + queue_->finished);
+  return late_in(where, limit, options_.testing.first_epoch + queue_->finished);
 }
 
 void LaneExecution::look() noexcept {
@@ -403,7 +409,7 @@ void LaneExecution::look_at_record() {
   if (std::exchange(seen_, word) != word) since_ = now;
   const double limit = world_.options().wait_limit;
   if (step != 0 && std::chrono::duration<double>(now - since_).count() > limit)
-    end(fmt::format("{} in epoch {}", late(name_of_step(step - 1), limit), word >> 24));
+    end(late_in(name_of_step(step - 1), limit, word >> 24));
 }
 
 template <typename Query, typename Late>

@@ -82,6 +82,7 @@ class LaneExecution final : public StreamExecution, public HoldsBlockSteps {
   void await_within(Query&& query, std::optional<double> limit, Late&& late);
   std::string name_of_step(std::size_t step) const;
   static std::string late(const std::string& what, double limit);
+  std::string late_in(const std::string& what, double limit, std::uint64_t epoch) const;
   std::string late_epoch(double limit) const;
   bool busy() const;
   void end(const std::string& message) noexcept;
