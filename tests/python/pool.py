@@ -9,7 +9,6 @@ import multiprocessing
 import os
 import signal
 import sys
-import tempfile
 import time
 import traceback
 from collections.abc import Callable, Iterable
@@ -22,7 +21,7 @@ SECONDS = 240.0
 GRACE = 15.0  # more than Imbrex waits for a rank that has failed
 
 
-def _worker(rank: int, size: int, store: str, pipe: Any, environment: dict[str, str]) -> None:
+def _worker(rank: int, size: int, port: int, pipe: Any, environment: dict[str, str]) -> None:
     os.environ.update(environment)
     sys.path.insert(0, str(Path(__file__).parent))
     faulthandler.register(signal.SIGUSR1)
@@ -31,7 +30,8 @@ def _worker(rank: int, size: int, store: str, pipe: Any, environment: dict[str, 
     from device_for_tests import backend_of
 
     torch.set_num_threads(1)
-    dist.init_process_group(backend_of(rank), init_method=f"file://{store}", rank=rank, world_size=size)
+    store = dist.TCPStore("127.0.0.1", port, is_master=False)
+    dist.init_process_group(backend_of(rank), store=store, rank=rank, world_size=size)
     pipe.send(("ready", None))
     while (message := pipe.recv()) is not None:
         module, name, kwargs = message
@@ -46,17 +46,19 @@ class Failure(AssertionError):
 
 
 class Pool:
-    """So many ranks, with gloo between them."""
+    """So many ranks, with gloo between them, and with a store as torchrun's, which this process keeps."""
 
     def __init__(self, size: int = RANKS, seconds: float = SECONDS, **environment: str) -> None:
+        from torch.distributed import TCPStore
+
         self.size, self.seconds = size, seconds
-        self.folder = tempfile.TemporaryDirectory()
+        self.store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
         context = multiprocessing.get_context("spawn")
         environment = {"IMBREX_WAIT_LIMIT": "60", **environment}
         self.pipes, self.processes = [], []
         for rank in range(size):
             mine, theirs = context.Pipe()
-            arguments = (rank, size, f"{self.folder.name}/store", theirs, environment)
+            arguments = (rank, size, self.store.port, theirs, environment)
             process = context.Process(target=_worker, args=arguments, daemon=True)
             process.start()
             theirs.close()
@@ -118,7 +120,6 @@ class Pool:
             if process.is_alive():
                 process.kill()
             process.join()
-        self.folder.cleanup()
 
 
 def expect_others_told(lose_a_rank: Callable[[], tuple[str, float]]) -> None:
