@@ -13,6 +13,7 @@ import pytest
 pytest.importorskip("torch")
 
 from device_for_tests import DEVICE, fewer_gpus_than
+from launch_for_tests import torchrun
 
 import imbrex
 
@@ -21,7 +22,7 @@ EXAMPLE = Path(__file__).resolve().parents[2] / "examples/dlrm"
 
 def trained(*arguments: str) -> tuple[int, str]:
     """Exit status and output of the example on 4 ranks."""
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "4", str(EXAMPLE / "train.py")]
+    command = [*torchrun(4), str(EXAMPLE / "train.py")]
     environment = {**os.environ, "PYTHONPATH": str(Path(imbrex.__file__).parents[1]), "OMP_NUM_THREADS": "1"}
     environment |= fewer_gpus_than(4) if DEVICE == "cuda" else {"CUDA_VISIBLE_DEVICES": ""}
     done = subprocess.run(

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from launch_for_tests import torchrun
 
 import imbrex
 
@@ -211,7 +212,7 @@ def test_documents(tmp_path, document):
         script.write_text(text)
         if "torch" in text:
             pytest.importorskip("torch")
-            command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "4", str(script)]
+            command = [*torchrun(4), str(script)]
         else:
             command = [str(program()), "launch", "-n", "4", "--", sys.executable, str(script)]
         folder = str(Path(imbrex.__file__).parents[1])

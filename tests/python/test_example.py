@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,13 +12,15 @@ import pytest
 pytest.importorskip("torch")
 
 
+from launch_for_tests import torchrun
+
 import imbrex
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples/python/llama_layer.py"
 
 
 def losses(ranks: int) -> list[str]:
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(ranks), str(EXAMPLE)]
+    command = [*torchrun(ranks), str(EXAMPLE)]
     environment = {**os.environ, "PYTHONPATH": str(Path(imbrex.__file__).parents[1]), "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=180, check=False)
     assert done.returncode == 0, done.stderr[-3000:]

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 pytest.importorskip("torch")
+
+from launch_for_tests import torchrun
 
 import imbrex
 
@@ -20,7 +21,7 @@ SCRIPT = Path(__file__).resolve().parents[2] / "bench/python/host_cost.py"
 def test_a_small_product(tmp_path):
     """Every kind of call is measured; an operator that does nothing costs less than one that multiplies."""
     out = tmp_path / "host.json"
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", str(SCRIPT), "--out", str(out)]
+    command = [*torchrun(2), str(SCRIPT), "--out", str(out)]
     command += "--rows 16 --columns 32 --depth 64 --burst 2 --calls 40".split()
     environment = {**os.environ, "PYTHONPATH": str(Path(imbrex.__file__).parents[1]), "OMP_NUM_THREADS": "1"}
     environment["CUDA_VISIBLE_DEVICES"] = ""

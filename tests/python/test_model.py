@@ -13,6 +13,7 @@ import pytest
 pytest.importorskip("torch")
 
 import torch
+from launch_for_tests import torchrun
 
 import imbrex
 from imbrex._library import program
@@ -25,7 +26,7 @@ SIZES = (
 
 def measure(program: Path, out: Path, *more: str) -> subprocess.CompletedProcess[str]:
     """The measurement over 2 ranks on the CPU."""
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
+    command = torchrun(2)
     command += [
         str(ROOT / "bench/model/measure.py"),
         *SIZES.split(),

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-import sys
 
 import pytest
+from launch_for_tests import torchrun
 
 pytest.importorskip("torch")
 
@@ -41,7 +41,6 @@ def test_groups_need_no_more_of_proc_than_processes(tmp_path):
     program = tmp_path / "rank.py"
     program.write_text(RANK)
     environment = {**os.environ, "IMBREX_WAIT_LIMIT": "60", "OMP_NUM_THREADS": "1"}
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(program)]
-    done = within(torchrun, env=environment, timeout=300)
+    done = within([*torchrun(2), str(program)], env=environment, timeout=300)
     assert done.returncode == 0, done.stderr[-3000:]
     assert done.stdout.count("sum 4.0") == 2, done.stdout

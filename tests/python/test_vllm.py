@@ -6,12 +6,13 @@ import json
 import os
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 pytest.importorskip("torch")
+
+from launch_for_tests import torchrun
 
 import imbrex
 import imbrex.vllm
@@ -23,7 +24,7 @@ def run(**extra: str) -> str:
     environment = {key: value for key, value in os.environ.items() if key not in ("IMBREX_VLLM", "VLLM_PLUGINS")}
     environment |= {"PYTHONPATH": str(Path(imbrex.__file__).parents[1]), "OMP_NUM_THREADS": "1"} | extra
     environment["IMBREX_TEST_DEVICE"] = "cpu"  # the same calls on GPUs are test_drop_in's
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", str(STAND_IN)]
+    command = [*torchrun(2), str(STAND_IN)]
     done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=180, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout

@@ -5,7 +5,8 @@ What the pass finds follows from a rank's own graph, which need not be the other
 once more, or run without torch.compile. So a first call is torch's own collective, which no rank waits for in vain:
 
 1. Before it, each rank that could run Imbrex' operator writes what it would run into the group's store, under the
-   number that torch gives the collective in the group's order. A rank that could not writes nothing.
+   number that torch gives the collective in the group's order, and waits until it is there. A rank that could not
+   writes nothing.
 2. Torch's collective ends on no rank before all have begun it. So once it has ended, all that will be written is there.
 3. Every rank reads all of it, and waits for nothing: where all wrote the same, each runs Imbrex' operator from the next
    call on. Otherwise each stays with torch's.
