@@ -395,21 +395,24 @@ std::vector<Span> CudaExecution::spans() {
 
 std::string CudaExecution::fault_message() const {
   const device::Fault& f = *fault_;
-  const std::shared_ptr<const Plan> whole = of_fault().tasks_->whole();
-  const std::string call = execute::circumstances(world_, whole->problem, "this rank's last call");
   const auto epoch = std::uint64_t{f.epoch};
   const double limit = world_.options().wait_limit;
+  const auto call_of = [&](const Plan& plan) {
+    return execute::circumstances(world_, plan.problem, "this rank's last call");
+  };
   if (f.kind == static_cast<std::uint32_t>(FaultKind::skip))
     return runtime::fault_text(f, fmt::format("rank {}", world_.rank()), limit,
                                fmt::format("for all ranks to end epoch {} of a captured graph", epoch), "of them") +
-           call;
+           call_of(*tasks_->whole());
+  const std::shared_ptr<const Plan> whole = of_fault().tasks_->whole();
+  const std::string who = task_name(*whole, world_.rank(), static_cast<int>(f.place[0]), f.place[1]);
   if (f.kind == static_cast<std::uint32_t>(FaultKind::arrival))
-    return runtime::fault_text(f, task_name(*whole, world_.rank(), static_cast<int>(f.place[0]), f.place[1]), limit,
-                               fmt::format("for the concurrent kernel to begin in epoch {}", epoch), "blocks") +
-           call;
-  return runtime::fault_text(f, task_name(*whole, world_.rank(), static_cast<int>(f.place[0]), f.place[1]), limit,
-                             fmt::format("for signal {} in epoch {}", std::uint32_t{f.place[2]}, epoch), "posts") +
-         call;
+    return runtime::fault_text(f, who, limit, fmt::format("for the concurrent kernel to begin in epoch {}", epoch),
+                               "blocks") +
+           call_of(*whole);
+  return runtime::fault_text(f, who, limit, fmt::format("for signal {} in epoch {}", std::uint32_t{f.place[2]}, epoch),
+                             "posts") +
+         call_of(*whole);
 }
 
 // Plans that take turns have one record of failure.
