@@ -150,10 +150,18 @@ class CodecError {
 
   // Adds what the collective may lose in its rows, whose first element begins a group.
   void add(const Collective& c, std::vector<double>& errors) const {
-    const auto first = static_cast<std::size_t>(c.to.row * cols_), count = static_cast<std::size_t>(c.to.rows * cols_);
+    add(c, static_cast<std::size_t>(c.to.row * cols_), static_cast<std::size_t>(c.to.rows * cols_), false, errors);
+  }
+
+  // Adds what collectives like this one may lose that together send all tiles, in whatever order: any values may lie in
+  // a group.
+  void add_of_tiles(const Collective& c, std::vector<double>& errors) const { add(c, 0, errors.size(), true, errors); }
+
+ private:
+  void add(const Collective& c, std::size_t first, std::size_t count, bool mixed, std::vector<double>& errors) const {
     std::vector<double> sums(count), apart(count);
     for (std::size_t s = 0; s < parts_.size(); ++s) {
-      add_step(c.codec->reduce_scatter, &parts_[s][first], &apart_[s][first], count, &errors[first]);
+      add_step(c.codec->reduce_scatter, mixed, &parts_[s][first], &apart_[s][first], count, &errors[first]);
       for (std::size_t i = 0; i < count; ++i) {
         sums[i] += parts_[s][first + i];
         // The sum of what was decoded, which fp32 rounds.
@@ -163,16 +171,16 @@ class CodecError {
     }
     if (c.kind != CollectiveKind::all_reduce) return;
     for (std::size_t i = 0; i < count; ++i) apart[i] += errors[first + i];
-    add_step(c.codec->all_gather, sums.data(), apart.data(), count, &errors[first]);
+    add_step(c.codec->all_gather, mixed, sums.data(), apart.data(), count, &errors[first]);
   }
 
- private:
-  static void add_step(const Codec& codec, const double* values, const double* apart, std::size_t count,
+  // `mixed`: groups hold any of the values, and what fills up tiles at the edges, 0.
+  static void add_step(const Codec& codec, bool mixed, const double* values, const double* apart, std::size_t count,
                        double* errors) {
-    const auto group = static_cast<std::size_t>(codec.group);
+    const std::size_t group = mixed ? count : static_cast<std::size_t>(codec.group);
     for (std::size_t begin = 0; begin < count; begin += group) {
       const std::size_t end = std::min(begin + group, count);
-      double low = values[begin] - apart[begin], high = values[begin] + apart[begin];
+      double low = mixed ? 0 : values[begin] - apart[begin], high = mixed ? 0 : values[begin] + apart[begin];
       for (std::size_t i = begin; i < end; ++i) {
         low = std::min(low, values[i] - apart[i]);
         high = std::max(high, values[i] + apart[i]);
@@ -349,7 +357,14 @@ Reference reference_of(const Plan& plan, const OperandSource& operands, int rank
         apart[s][i] = accumulated + way.roundoff * (std::abs(sent[s][i]) + accumulated) + way.half_denormal;
       }
     const CodecError error(sent, apart, cols);
-    for (const Collective* c : coded) error.add(*c, coding);
+    // Where sums are packed, tiles follow each other in the workspace and are put back afterwards.
+    const auto in_place = [&](const Collective* c) {
+      return plan.buffers[static_cast<std::size_t>(c->to.buffer)].role == BufferRole::output;
+    };
+    for (const Collective* c : coded)
+      if (in_place(c)) error.add(*c, coding);
+    const auto packed = std::find_if(coded.begin(), coded.end(), [&](const Collective* c) { return !in_place(c); });
+    if (packed != coded.end()) error.add_of_tiles(**packed, coding);
     ref.codec_bound = *std::max_element(coding.begin(), coding.end());
   }
   for (std::size_t i = 0; i < count; ++i) {

@@ -67,6 +67,17 @@ class Run(Case):
                             os.remove(self.path(f"y.rank{rank}.npy"))
         self.assertEqual(sorted(os.listdir(self.folder)), ["a.npy", "b.npy"])
 
+    def test_codecs_stay_within_the_bound(self):
+        """Signaled groups may lie packed, tile after tile, edges included."""
+        for sizes in ((512, 512, 64, 4), (300, 200, 96, 3)):
+            m, n, k, ranks = sizes
+            for codec in ("int8", "int4+int8", "flash6"):
+                for strategy in ("sequential", "decomposed", "signaled"):
+                    with self.subTest(sizes=sizes, codec=codec, strategy=strategy):
+                        result = self.json_of("run", "gemm_all_reduce", "--m", m, "--n", n, "--k", k, "--ranks", ranks, "--codec", codec,
+                                              "--strategy", strategy, "--verify")
+                        self.assertTrue(result["verified"])
+
     def test_result(self):
         result = self.json_of("run", "gemm_all_reduce", "--m", 40, "--n", 24, "--k", 32, "--verify", "--repeat", 3)
         self.assertEqual(result["exit_code"], 0)
