@@ -357,9 +357,12 @@ class Busy(dist.Store):
         return self.store.get(key)
 
     def check(self, keys: list[str]) -> bool:
-        time.sleep(1)
+        if self.sent:
+            time.sleep(0.5)
         self.arrive()
-        return self.store.check(keys)
+        found = self.store.check(keys)
+        time.sleep(0.5)
+        return found
 
     def delete_key(self, key: str) -> bool:
         self.arrive()
@@ -371,26 +374,35 @@ class Busy(dist.Store):
         self.sent.clear()
 
 
-def with_a_busy_store() -> None:
-    """What rank 0 writes into the store is there late."""
+def with_a_busy_store(busy_rank: int) -> None:
+    """What a rank writes into the store is there late, and what it reads may change while it does."""
     group, rank = group_of(0, 1), dist.get_rank()
     if rank >= RANKS:
         return
     name = group.group_name
-    x, w = numbers((4, 8), rank), numbers((8, 8), 9 + rank)
+    x, w, v = numbers((4, 8), rank), numbers((8, 8), 9 + rank), numbers((8, 8), 19 + rank)
     it.connect(group)
     store_of = groups._store_of
     busy = Busy(store_of(group))
     try:
-        if rank == 0:
+        if rank == busy_rank:
             groups._store_of = lambda of: busy if of is group else store_of(of)
         expect(lambda x, w: functional.all_reduce((x + 1) @ w, "sum", name), [x, w], {"matmul_all_reduce": 1})
+
+        def two_sums(x: Tensor, w: Tensor, v: Tensor) -> Any:
+            # Rank 0 has two operators, rank 1 one for both: rank 0 goes on while rank 1 reads.
+            one, other = (functional.all_reduce(x @ each, "sum", name) for each in (w, v))
+            both = one + other
+            return (both, one.sum()) if rank == 0 else both
+
+        expect(two_sums, [x, w, v], {})
     finally:
         groups._store_of = store_of
 
 
-def test_a_busy_store(ranks):
-    ranks.run(with_a_busy_store)
+@pytest.mark.parametrize("busy_rank", (0, 1))
+def test_a_busy_store(ranks, busy_rank):
+    ranks.run(with_a_busy_store, busy_rank=busy_rank)
 
 
 def one_is_not_compiled() -> None:
