@@ -344,9 +344,9 @@ def test_graphs_that_differ_between_ranks(ranks):
 class Busy(dist.Store):
     """As a TCPStore: sends what is set and does not wait, and its server comes to it with the next request, or late."""
 
-    def __init__(self, store: dist.Store) -> None:
+    def __init__(self, store: dist.Store, pause: float) -> None:
         super().__init__()
-        self.store = store
+        self.store, self.pause = store, pause
         self.sent: list[tuple[str, str]] = []
 
     def set(self, key: str, value: str) -> None:
@@ -358,10 +358,10 @@ class Busy(dist.Store):
 
     def check(self, keys: list[str]) -> bool:
         if self.sent:
-            time.sleep(0.5)
+            time.sleep(self.pause)
         self.arrive()
         found = self.store.check(keys)
-        time.sleep(0.5)
+        time.sleep(self.pause)
         return found
 
     def delete_key(self, key: str) -> bool:
@@ -374,7 +374,7 @@ class Busy(dist.Store):
         self.sent.clear()
 
 
-def with_a_busy_store(busy_rank: int) -> None:
+def with_a_busy_store(pauses: tuple[float, float]) -> None:
     """What a rank writes into the store is there late, and what it reads may change while it does."""
     group, rank = group_of(0, 1), dist.get_rank()
     if rank >= RANKS:
@@ -383,9 +383,9 @@ def with_a_busy_store(busy_rank: int) -> None:
     x, w, v = numbers((4, 8), rank), numbers((8, 8), 9 + rank), numbers((8, 8), 19 + rank)
     it.connect(group)
     store_of = groups._store_of
-    busy = Busy(store_of(group))
+    busy = Busy(store_of(group), pauses[rank])
     try:
-        if rank == busy_rank:
+        if pauses[rank]:
             groups._store_of = lambda of: busy if of is group else store_of(of)
         expect(lambda x, w: functional.all_reduce((x + 1) @ w, "sum", name), [x, w], {"matmul_all_reduce": 1})
 
@@ -400,9 +400,9 @@ def with_a_busy_store(busy_rank: int) -> None:
         groups._store_of = store_of
 
 
-@pytest.mark.parametrize("busy_rank", (0, 1))
-def test_a_busy_store(ranks, busy_rank):
-    ranks.run(with_a_busy_store, busy_rank=busy_rank)
+@pytest.mark.parametrize("pauses", ((0.5, 0.0), (0.2, 1.5)))
+def test_a_busy_store(ranks, pauses):
+    ranks.run(with_a_busy_store, pauses=pauses)
 
 
 def one_is_not_compiled() -> None:
