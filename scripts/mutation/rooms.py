@@ -39,7 +39,7 @@ ROOMS = {
     ),
     "graph": Room(
         ("python/imbrex/torch/graph/*.py",),
-        python=("test_passes.py", "test_functional_collectives.py", "test_llama_plan.py", "test_compile.py"),
+        python=("test_passes.py", "test_agreement.py", "test_functional_collectives.py", "test_llama_plan.py", "test_compile.py"),
     ),
 }
 
