@@ -357,9 +357,10 @@ Reference reference_of(const Plan& plan, const OperandSource& operands, int rank
         apart[s][i] = accumulated + way.roundoff * (std::abs(sent[s][i]) + accumulated) + way.half_denormal;
       }
     const CodecError error(sent, apart, cols);
-    // Where sums are packed, tiles follow each other in the workspace and are put back afterwards.
+    // Where sums are packed, tiles follow each other in a workspace of another shape and are put back afterwards.
     const auto in_place = [&](const Collective* c) {
-      return plan.buffers[static_cast<std::size_t>(c->to.buffer)].role == BufferRole::output;
+      const Buffer& to = plan.buffers[static_cast<std::size_t>(c->to.buffer)];
+      return to.cols == cols && to.rows * to.cols == static_cast<std::int64_t>(count);
     };
     for (const Collective* c : coded)
       if (in_place(c)) error.add(*c, coding);
