@@ -131,10 +131,8 @@ class Calls {
   /// The place of the call that is made: 0 if no rank has said one before.
   std::uint64_t place();
 
-  /// The ranks that have not come to this rank's last call.
-  std::vector<int> missing() const;
-  /// "; rank 2 has not come to this call": the same in words, from any thread beside one that makes calls; nothing
-  /// where all have. `last_call` names it.
+  /// "; rank 2 has not come to this call": the ranks that have not come to this rank's last call, which `last_call`
+  /// names; empty where all have. From any thread, also beside one that makes calls.
   std::string absence(std::string_view last_call) const;
 
   /// An agreement begins: throws Error(invalid_input) where a peer has refused the call that it belongs to, or makes
