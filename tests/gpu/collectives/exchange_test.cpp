@@ -210,6 +210,7 @@ TEST(GpuExchange, PublicObjectsReportWhatTheCpuReports) {
   NEEDS_OWN_GPUS(2);
   Trouble faults;
   const auto body = [&](World& world) {
+    test::select_gpu(world);  // the blocks are made first
     for (const ExchangeKind kind : kinds)
       for (int i = 0; i < 8; ++i) {
         constexpr const char* codecs[] = {nullptr, "int8", "int4-asym-g128", "fp8-g64-e8m0"};

@@ -8,6 +8,7 @@
 #include <thread>
 #include <utility>
 
+#include "base/fixed_text.hpp"
 #include "execute/cuda/lanes/graph.hpp"
 #include "gpu/harness/gpu_case.hpp"
 #include "gpu/operators/operator_subject.hpp"
@@ -33,7 +34,12 @@ enum class Waits { by_cuda, by_operator };
 
 // Rank 1 keeps away from a call that rank 0 has queued, and is lost or not.
 Ending rank_0_alone(Strategy strategy, Transport transport, bool lost, double limit, Waits waits = Waits::by_cuda) {
-  Ending ending;
+  // Of rank 0, which may be another process.
+  struct Told {
+    char message[2048] = {};
+    double seconds = 0;
+  };
+  const test::SharedArray<Told> told(1);
   OperatorOptions options = options_of(strategy, transport, 0);
   options.knobs = Knobs{.transport = transport};
   std::atomic<bool> ended = false;
@@ -64,13 +70,14 @@ Ending rank_0_alone(Strategy strategy, Transport transport, bool lost, double li
       s.op().check();
       world.fail("nobody was told of the wait");
     } catch (const Error& error) {
-      ending.message = error.what();
-      ending.seconds = std::chrono::duration<double>(Clock::now() - begin).count();
+      base::put_text(error.what(), told[0].message);
+      told[0].seconds = std::chrono::duration<double>(Clock::now() - begin).count();
       ended = true;
       throw;
     }
   });
   EXPECT_EQ(code, 3);
+  const Ending ending{told[0].message, told[0].seconds};
   std::cout << name_of(strategy) << ": " << ending.message << " (after " << ending.seconds << " s)\n";
   return ending;
 }
