@@ -354,7 +354,7 @@ enum class Fault : std::uint8_t {
   deadlock,   ///< a task never runs, in some schedule
   race,       ///< a read is not ordered after its write, or a write after the read it would overwrite
   coverage,   ///< an output element is missing, produced twice, or is not what the problem asks for
-  reuse,      ///< an epoch's data or posts can meet a later epoch's
+  reuse,      ///< an epoch's data or posts can meet a later epoch's, or a rank may end it before another begins it
 };
 
 /// What is wrong, where. `rank`, `queue`, `task` are -1 where no single task is at fault.

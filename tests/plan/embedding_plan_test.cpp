@@ -336,6 +336,21 @@ TEST(Embedding, TheCheckerNamesARankThatHearsFromNoOther) {
   test::expect_fault(plan, Fault::reuse, "writes it in epoch e+1");
 }
 
+// Rank 1 has no table, and rank 2, on the other host, hears of it by rank 0 alone.
+TEST(Embedding, NoRankLeavesBeforeAllHaveBegun) {
+  Knobs knobs;
+  knobs.tile_m = 4;
+  knobs.nodes = 2;
+  const std::vector<TableShard> shards{{0, 9, 4, 0}, {2, 9, 4, 4}, {3, 9, 4, 8}};
+  const Plan plan = make_plan(embedding_problem(8, 4, shards), Strategy::fused, knobs);
+  EXPECT_FALSE(check(plan).has_value()) << check(plan)->message;
+  Plan early = plan;
+  std::vector<Wait>& waits = early.ranks[0].queues.at(1).tasks.at(0).waits;
+  ASSERT_EQ(waits.size(), 2);
+  waits.erase(waits.begin());
+  test::expect_fault(early, Fault::reuse, "rank 2 may end the epoch before rank 1 has begun it");
+}
+
 TEST(Embedding, TheCheckerRefutesMutantsThatDoHarm) {
   test::expect_harmful_refuted(
       150, 4,

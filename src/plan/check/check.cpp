@@ -10,7 +10,8 @@ std::optional<Finding> check(const Plan& plan) {
   if (auto finding = graph.find_deadlock()) return finding;
   if (auto finding = plan::find_pair_fault(plan)) return finding;
   if (auto finding = plan::find_dataflow_fault(plan, graph)) return finding;
-  return graph.find_signal_reuse();
+  if (auto finding = graph.find_signal_reuse()) return finding;
+  return graph.find_early_leave();
 }
 
 }  // namespace imbrex

@@ -70,6 +70,9 @@ class Graph {
   /// A wait whose counter may be met by a later epoch's posts.
   std::optional<Finding> find_signal_reuse();
 
+  /// A rank that may end the epoch before some other rank has begun it.
+  std::optional<Finding> find_early_leave() const;
+
   /// Whether what `earlier` does in epoch e comes before what `later` does in epoch e + copies.
   bool ordered_across(TaskId earlier, TaskId later, int copies) const;
 

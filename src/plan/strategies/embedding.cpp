@@ -1,6 +1,7 @@
 #include "plan/strategies/embedding.hpp"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/ceil_div.hpp"
 #include "base/check.hpp"
@@ -167,6 +168,7 @@ class EmbeddingPlan {
       }
       std::vector<int> joined;
       for (int i = 0; i < nodes; ++i) joined.push_back(i * places + place);
+      std::vector<Wait> peers_of_first = peers;
       for (int i = 0; i < slices; ++i) {
         const Range slice = part_of(rows_, slices, i);
         if (slice.size == 0) continue;
@@ -193,7 +195,10 @@ class EmbeddingPlan {
                               b_.rows_of(rank, staged, nodes * slice.begin, nodes * slice.size),
                               b_.rows_of(rank, received, nodes * slice.begin, nodes * slice.size)};
         if (places > 1) all_to_all.ranks = joined;
-        b_.add(rank, exchange, {std::move(all_to_all), {{ready + i, count}}, {}});
+        // The first message says of all ranks of this host that they have begun: ranks without tables, too.
+        std::vector<Wait> waits = std::exchange(peers_of_first, {});
+        waits.push_back({ready + i, count});
+        b_.add(rank, exchange, {std::move(all_to_all), std::move(waits), {}});
         for (int from = 0; from < b_.ranks(); ++from)
           for (const problem::Run& run : runs(from))
             b_.add(rank, exchange,
