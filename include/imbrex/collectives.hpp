@@ -71,7 +71,7 @@ struct AllReduceReport {
 /// the ranks and the field, and where `device` insists on CUDA and something is missing.
 ///
 /// Calls throw Error(invalid_input) for operands that do not fit, naming operand, value and rule, as GemmOperator's do:
-/// what only some ranks refuse ends on every rank.
+/// what only some ranks refuse ends on every rank. So do calls whose sizes differ among the ranks.
 class CollectiveObject {
  public:
   CollectiveObject(const CollectiveObject&) = delete;

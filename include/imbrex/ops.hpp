@@ -79,9 +79,9 @@ struct OperatorOptions {
 /// the operator takes when it is made: enough for the plans of `m`, a half of it, a quarter and so on. Where the plan
 /// of another M takes more, the call takes that from never used memory of the symmetric heap, and throws
 /// Error(runtime_failure) on every rank where it is full; the operator stays usable. An M above `m`, or one that does
-/// not divide by the ranks, is refused as operands are. Ranks whose M differ wait for each other in vain, up to the
-/// wait limit, or compute nonsense; with IMBREX_CHECK_CALLS=1 in the environment, every rank refuses such a call and
-/// names the ranks and M.
+/// not divide by the ranks, is refused as operands are. Where the ranks' M differ, those that do not have the M of the
+/// rank which came first refuse the call and name both; it ends with Error(invalid_input) on every rank, as calls do
+/// that some ranks refuse.
 ///
 /// On GPUs an operator of any M runs fused plans that store what they send, and plans of libraries: those of copy
 /// engines, and of strategy signaled, are not chosen, and refused with Error(invalid_input) where they are asked for.

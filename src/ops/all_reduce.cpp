@@ -48,7 +48,7 @@ void AllReduce::run(const Operands& operands, CudaStream stream) {
         ops::expect_apart(in, out, {.same = true, .rule = "the same memory"});
         return Resolved{in.data, out.data, count};
       },
-      [&](const Resolved& r) { return r.count; },
+      "elements", [&](const Resolved& r) { return r.count; },
       [&](const Resolved& r) { return runtime::Terms("a call of an all-reduce").add("count", r.count); },
       [&](const Resolved& r) { (*state_->backend)(r.in, r.out, r.count, stream); });
 }

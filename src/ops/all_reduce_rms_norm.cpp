@@ -67,7 +67,7 @@ void AllReduceRmsNorm::run(const Operands& operands, CudaStream stream) {
         collectives::expect_operands(resolved.operands, resolved.rows, s.max_rows, s.hidden, s.type);
         return resolved;
       },
-      [&](const Resolved& r) { return r.rows; },
+      "rows", [&](const Resolved& r) { return r.rows; },
       [&](const Resolved& r) {
         return runtime::Terms("a call of an all-reduce with RMSNorm")
             .add("rows", r.rows)

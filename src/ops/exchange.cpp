@@ -71,7 +71,7 @@ void Exchange::run(const Operands& operands, CudaStream stream) {
         ops::expect_apart(in, out, in_place(s.kind, static_cast<std::size_t>(count) * size_of(s.type)));
         return Resolved{in.data, out.data, count};
       },
-      [&](const Resolved& r) { return r.count; },
+      "elements of a block", [&](const Resolved& r) { return r.count; },
       [&](const Resolved& r) {
         return runtime::Terms("a call of an exchange").add("kind", name_of(s.kind)).add("count", r.count);
       },

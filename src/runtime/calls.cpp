@@ -398,6 +398,8 @@ void Calls::stand_in() {
                            world_.options().wait_limit, number_);
       });
   if (state == captured && taker >= 0) return;  // no rank has run it
+  // Ranks that gave the call back may have had another size.
+  note.size = first_size().value_or(note.size);
   const auto member = std::find_if(members_.begin(), members_.end(),
                                    [&](const CallMember* one) { return one->number() == note.object; });
   if (taker < 0 || note.object == 0 || member == members_.end())
@@ -444,31 +446,6 @@ bool Calls::all_empty() {
   }
   return seen % 4 == 1;
 }
-
-// The first rank that comes to a call says where.
-std::uint64_t Calls::said_first(std::uint64_t place) {
-  constexpr int bits = 40;
-  auto first = word(control_.block().places[number_ % remembered_places]);
-  const std::uint64_t tag = number_ << bits, own = tag | place;
-  std::uint64_t seen = first.load(std::memory_order_seq_cst);
-  while (seen >> bits != tag >> bits)
-    if (first.compare_exchange_strong(seen, own, std::memory_order_seq_cst)) return place;
-  return seen ^ tag;
-}
-
-void Calls::expect_place(std::uint64_t place) {
-  if (!launching_) return;
-  const std::uint64_t first = said_first(place);
-  const auto text_of = [](std::uint64_t at) {
-    return at == 0 ? std::string("in memory of its own") : fmt::format("at byte {} of its heap", at - 1);
-  };
-  IMBREX_EXPECTS(first == place,
-                 "operand out of rank {} lies {}, that of another rank {}: memory of allocate_output is given by all "
-                 "ranks, of one call of it, or by none",
-                 rank_, text_of(place), text_of(first));
-}
-
-std::uint64_t Calls::place() { return said_first(0); }
 
 // An agreement outside of a call comes before the next one. A rank that makes that call already, or has refused it,
 // would not come: all decide together.

@@ -24,6 +24,8 @@ struct CallNote {
   std::int64_t size = 0;     ///< M, elements, rows: the object's own, and the same on every rank
   std::uint32_t kind = 0;    ///< the object's own
   bool queued = false;       ///< `began` says later whether a graph captures the call
+  /// What the size is called, where calls of one object may differ in it; below 2^40. Null: it is the object's.
+  const char* size_is = nullptr;
 };
 
 class Calls;
@@ -77,8 +79,10 @@ class Calls {
         compare([&] { return describe(own.emplace(resolve())); });
         return *std::move(own);
       }();
-      take(note(resolved));
+      const CallNote own = note(resolved);
+      take(own);
       const Launching launching(*this);
+      if (own.size_is != nullptr) expect_size(own);
       if constexpr (std::is_void_v<decltype(launch(resolved))>) {
         launch(resolved);
         expect_none_refused();
@@ -170,6 +174,8 @@ class Calls {
   CallFate fate(std::uint64_t number, bool prepares = false);
   bool all_empty();
   std::uint64_t said_first(std::uint64_t place);
+  void expect_size(const CallNote& note);
+  std::optional<std::int64_t> first_size() const;
   void await(const std::function<bool(int)>& there, std::string_view for_what);
   [[noreturn]] void throw_refused(std::uint64_t number);
   void settle_here(std::uint64_t number);

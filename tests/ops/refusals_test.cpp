@@ -60,8 +60,12 @@ class Objects {
         exchange_(world, ExchangeKind::all_to_all, 16, Type::fp32, {}, Device::cpu),
         look_up_(world, tables(2 * ranks_), on_cpu()) {}
 
-  // Returns whether the results are right. `wrong`: an operand is null.
+  /// Whether calls of one object may have different sizes.
+  static bool has_sizes(int kind) { return kind == 1 || (kind >= 4 && kind <= 6); }
+
+  // Returns whether the results are right. `wrong`: an operand is null. `m`: rows, elements, where calls have sizes.
   bool call(int kind, float value, std::int64_t m, bool wrong) {
+    const auto rows = static_cast<std::size_t>(m);
     const auto r = static_cast<float>(ranks_);
     switch (kind) {
       case 0: return product(sum_, 4, 4, 4, 8, value, 4 * r * value * value, wrong);
@@ -69,23 +73,23 @@ class Objects {
       case 2: return product(scatter_, 4 * ranks_, 4, 4, 8, value, 4 * r * value * value, wrong);
       case 3: return product(gather_, 4, 4, 4 * ranks_, 8, value, 4 * value * value, wrong);
       case 4: {
-        std::vector<float> x(24, value), y(24);
-        reduce_.run({{"in", View::vector(wrong ? nullptr : x.data(), Type::fp32, 24)},
-                     {"out", View::vector(y.data(), Type::fp32, 24)}});
+        std::vector<float> x(3 * rows, value), y(x.size());
+        reduce_.run({{"in", View::vector(wrong ? nullptr : x.data(), Type::fp32, 3 * m)},
+                     {"out", View::vector(y.data(), Type::fp32, 3 * m)}});
         return all(y, r * value);
       }
       case 5: {
-        std::vector<float> x(32, value), w(16, 1), s(32), y(32);
-        norm_.run({{"in", View::vector(x.data(), Type::fp32, 32)},
+        std::vector<float> x(16 * rows, value), w(16, 1), s(x.size()), y(x.size());
+        norm_.run({{"in", View::vector(x.data(), Type::fp32, 16 * m)},
                    {"weight", View::vector(w.data(), Type::fp32, wrong ? 15 : 16)},
-                   {"residual_out", View::vector(s.data(), Type::fp32, 32)},
-                   {"out", View::vector(y.data(), Type::fp32, 32)}});
+                   {"residual_out", View::vector(s.data(), Type::fp32, 16 * m)},
+                   {"out", View::vector(y.data(), Type::fp32, 16 * m)}});
         return all(s, r * value);
       }
       case 6: {
-        std::vector<float> x(static_cast<std::size_t>(8 * ranks_), value), y(x.size());
-        exchange_.run({{"in", View::vector(x.data(), Type::fp32, 8 * ranks_)},
-                       {"out", View::vector(y.data(), Type::fp32, wrong ? 7 : 8 * ranks_)}});
+        std::vector<float> x(rows * static_cast<std::size_t>(ranks_), value), y(x.size());
+        exchange_.run({{"in", View::vector(x.data(), Type::fp32, m * ranks_)},
+                       {"out", View::vector(y.data(), Type::fp32, wrong ? m * ranks_ - 1 : m * ranks_)}});
         return all(y, value);
       }
       default: return look_up(value, wrong);
@@ -158,7 +162,7 @@ int random_calls(World& world, std::uint64_t seed, int calls) {
   for (int i = 0; i < calls; ++i) {
     const int kind = static_cast<int>(random.between(0, Objects::kinds - 1));
     const auto value = static_cast<float>(random.between(1, 9));
-    const std::int64_t m = random.between(1, 8);
+    std::int64_t m = random.between(1, 8);
     // No rank, some, or all.
     const std::int64_t among = random.between(0, 5);
     std::vector<int> how;
@@ -168,6 +172,14 @@ int random_calls(World& world, std::uint64_t seed, int calls) {
                     : among == 5 ? static_cast<int>(random.between(1, 2))
                                  : static_cast<int>(random.between(0, 3) % 3));
       refused = refused || how.back() != 0;
+    }
+    // Whoever comes first says how large the call is; the others refuse another size.
+    if (!refused && Objects::has_sizes(kind) && random.chance(0.25)) {
+      const std::int64_t other = random.between(1, 8);
+      std::vector<std::int64_t> sizes;
+      for (int r = 0; r < world.size(); ++r) sizes.push_back(random.chance(0.5) ? m : other);
+      m = sizes[static_cast<std::size_t>(world.rank())];
+      for (const std::int64_t size : sizes) refused = refused || size != m;
     }
     if (own.between(0, 3) == 0) std::this_thread::sleep_for(std::chrono::microseconds(own.between(0, 500)));
     const int mine = how[static_cast<std::size_t>(world.rank())];
@@ -223,6 +235,29 @@ TEST(Refusals, NameTheRankAndItsReason) {
 }
 
 // A rank that goes to make an object for its call hears of the refusal there.
+// The first rank says the size. All others that have another one name both, and stand in; nobody gets a result.
+TEST(Refusals, NameSizesThatDiffer) {
+  const auto body = [](World& world) {
+    Objects objects(world);
+    constexpr const char* names[] = {"M = 3, another rank with 2", "elements = 9, another rank with 6",
+                                     "rows = 3, another rank with 2", "elements of a block = 3, another rank with 2"};
+    int i = 0;
+    for (const int kind : {1, 4, 5, 6}) {
+      const std::string name = names[i++];
+      const auto begin = std::chrono::steady_clock::now();
+      if (world.rank() == 1) std::this_thread::sleep_for(std::chrono::milliseconds(50));
+      const std::string told = refusal_of([&] { objects.call(kind, 2, world.rank() == 1 ? 3 : 2, false); });
+      const std::string reason = "rank 1 calls with " + name + ": it must be the same on every rank";
+      EXPECT_EQ(told, world.rank() == 1 ? reason : "rank 1 refused this call: " + reason);
+      EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(5));
+      EXPECT_TRUE(objects.call(kind, 3, 3, false));
+    }
+    return testing::Test::HasFailure() ? 1 : 0;
+  };
+  for (const bool processes : {false, true})
+    for (const int ranks : {2, 3}) EXPECT_EQ(run(ranks, processes, body), 0) << ranks << " ranks";
+}
+
 TEST(Refusals, EndTheMakingOfAnObject) {
   for (const bool refuser_first : {false, true})
     EXPECT_EQ(run(3, true,

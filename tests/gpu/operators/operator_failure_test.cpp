@@ -34,7 +34,7 @@ enum class Waits { by_cuda, by_operator };
 
 // Rank 1 keeps away from a call that rank 0 has queued, and is lost or not.
 Ending rank_0_alone(Strategy strategy, Transport transport, bool lost, double limit, Waits waits = Waits::by_cuda) {
-  // Of rank 0, which may be another process.
+  // Rank 0 may be another process.
   struct Told {
     char message[2048] = {};
     double seconds = 0;
