@@ -20,8 +20,8 @@ struct CollectiveObject::Place {
   Place(World& world, Device wanted);
 
   /// This rank's next call: `resolve` checks its operands, and `launch` takes what it returns. Peers learn of it if
-  /// this rank refuses what they take. `size` is that of the call, the same on every rank, which `stand_in` gets on such
-  /// a rank, and `size_is` its name; `describe` says what the ranks' calls have in common: see Calls.
+  /// this rank refuses what they take. `size` is that of the call, the same on every rank, which `stand_in` gets on
+  /// such a rank, and `size_is` its name; `describe` says what the ranks' calls have in common: see Calls.
   template <typename Resolve, typename Size, typename Describe, typename Launch>
   void call(const Operands& operands, CudaStream stream, Resolve&& resolve, const char* size_is, Size&& size,
             Describe&& describe, Launch&& launch) {

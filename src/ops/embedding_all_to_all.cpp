@@ -148,7 +148,8 @@ struct EmbeddingAllToAll::State {
         [&] { return &backend->resolve(of, operands, rate, stream); },
         [&](const ops::EmbeddingCall* resolved) {
           const std::uint32_t kind = &of == &update_rules ? updates : looks_up;
-          return runtime::CallNote{member.number(), resolved->given.bags.batch, kind, !backend->meets(*resolved), "batch"};
+          return runtime::CallNote{member.number(), resolved->given.bags.batch, kind, !backend->meets(*resolved),
+                                   "batch"};
         },
         [&](const ops::EmbeddingCall* resolved) {
           return runtime::Terms("a call of an embedding").add("batch", resolved->given.bags.batch).add("rate", rate);

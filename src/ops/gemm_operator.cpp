@@ -161,7 +161,6 @@ struct GemmOperator::State {
   std::unique_ptr<Execution> on_host;          // with any M: the largest's
   std::shared_ptr<ops::GpuOperation> on_gpus;
   std::string why_cpu;
-  bool any_m;
   std::int64_t called = 0;  // M of the last call
   CodecReport last_codes;   // on the CPU: of the last call
   execute::OperandRules rules;
@@ -173,12 +172,11 @@ struct GemmOperator::State {
   std::vector<const void*> known;  // operands of the last call, which were found to be on the GPU
   std::shared_ptr<void> aside;     // on the CPU: for a copy of "a", once a call had it in an output
 
-  State(World& w, const Problem& p, bool any, const OperatorOptions& o)
+  State(World& w, const Problem& p, bool any_m, const OperatorOptions& o)
       : world(w),
         problem(p),
         options(o),
-        any_m(any),
-        rules(p, any),
+        rules(p, any_m),
         calls(runtime::calls_of(w)),
         member(calls, [this](const runtime::CallNote& call) { stand_in(call.size); }) {}
 
@@ -209,7 +207,7 @@ struct GemmOperator::State {
   }
 
   // Whether the operator runs on GPUs; if not, `refusal` says why.
-  bool prepare_on_gpus(std::string& refusal) {
+  bool prepare_on_gpus(bool any_m, std::string& refusal) {
     gpus = ops::gpus_of(world, options.cuda);
     refusal = gpus->refusal;
     if (!refusal.empty()) return false;
@@ -278,9 +276,7 @@ struct GemmOperator::State {
     }
   }
 
-  runtime::CallNote note() const {
-    return {member.number(), rules.m(), 0, device == Device::cuda, any_m ? "M" : nullptr};
-  }
+  runtime::CallNote note() const { return {member.number(), rules.m(), 0, device == Device::cuda, rules.size_is()}; }
 
   // Takes this rank's part in a call of that M that it refused. Its operands are NaN: what comes of them is no result.
   void stand_in(std::int64_t m) {
@@ -368,7 +364,7 @@ GemmOperator::GemmOperator(World& world, Operator op, const GemmShape& shape, co
   state_ = std::make_unique<State>(world, problem, shape.any_m, options);
   State& s = *state_;
   if (shape.packed) s.list_blocks();
-  if (wanted && s.prepare_on_gpus(s.why_cpu)) return;
+  if (wanted && s.prepare_on_gpus(shape.any_m, s.why_cpu)) return;
   if (options.device == Device::cuda) throw Error(ErrorCode::invalid_input, fmt::format("device cuda: {}", s.why_cpu));
   if (shape.any_m) {
     s.prepare_any_m();

@@ -173,7 +173,7 @@ int random_calls(World& world, std::uint64_t seed, int calls) {
                                  : static_cast<int>(random.between(0, 3) % 3));
       refused = refused || how.back() != 0;
     }
-    // Whoever comes first says how large the call is; the others refuse another size.
+    // The first rank says how large the call is; the others refuse another size.
     if (!refused && Objects::has_sizes(kind) && random.chance(0.25)) {
       const std::int64_t other = random.between(1, 8);
       std::vector<std::int64_t> sizes;
@@ -235,7 +235,7 @@ TEST(Refusals, NameTheRankAndItsReason) {
 }
 
 // A rank that goes to make an object for its call hears of the refusal there.
-// The first rank says the size. All others that have another one name both, and stand in; nobody gets a result.
+// The first rank says the size. All others that have another one name both, and stand in; no rank gets a result.
 TEST(Refusals, NameSizesThatDiffer) {
   const auto body = [](World& world) {
     Objects objects(world);

@@ -470,10 +470,11 @@ std::optional<Finding> Graph::find_early_leave() const {
   for (std::size_t rank = 0; rank < entered_leave_.size(); ++rank)
     for (int other = 0; other < plan_.problem.ranks; ++other)
       if ((entered_leave_[rank] & bit(other)) == 0)
-        return Finding{Fault::reuse, base::narrow<int>(rank, "ranks"), -1, -1,
-                       fmt::format("rank {} may end the epoch before rank {} has begun it: the plan that comes next may "
-                                   "work in the same memory",
-                                   rank, other)};
+        return Finding{
+            Fault::reuse, base::narrow<int>(rank, "ranks"), -1, -1,
+            fmt::format("rank {} may end the epoch before rank {} has begun it: the plan that comes next may "
+                        "work in the same memory",
+                        rank, other)};
   return std::nullopt;
 }
 
