@@ -288,7 +288,7 @@ int storm(World& world, int rounds) {
   return 0;
 }
 
-int work_until_lost(World& world, int lost) {
+int work_until_lost(World& world, int lost, const std::function<void()>& all_there) {
   const std::string expected = fmt::format("rank {} (pid ", lost);
   const Thrown seen = thrown_by([&] {
     const std::size_t offset = world.heap().allocate(4096);
@@ -298,6 +298,7 @@ int work_until_lost(World& world, int lost) {
       if (round % 3 == 0) {
         std::uint32_t all[64];
         world.all_gather(&round, all, sizeof round);
+        if (round == 0 && all_there) all_there();
       } else {
         world.barrier();
       }

@@ -31,7 +31,8 @@ int run_connected_threads(const Case& entry);
 int storm(World& world, int rounds);
 
 /// Barriers, gathers and heap accesses without end; returns 0 once an Error tells that `lost` was lost, 1 on another.
-int work_until_lost(World& world, int lost);
+/// Calls `all_there` once, where every rank is known to have made its world.
+int work_until_lost(World& world, int lost, const std::function<void()>& all_there = {});
 
 /// This process is killed by SIGKILL, from outside, after that time.
 void kill_self_after(long nanoseconds);

@@ -4,7 +4,7 @@
 //   twice NAME           two worlds in a row
 //   abreast NAME         two worlds at once: that case in the first, then in the second
 //   threads NAME         the case's ranks as threads of this process
-//   lose RANK NS         rank RANK is killed after NS nanoseconds, the others must notice
+//   lose RANK NS         rank RANK is killed NS nanoseconds after all have made the world, the others must notice
 //   lose-at-start RANK NS  the same from before the world is made; any Error naming the rank is right
 //   exit CODE...         rank r exits with the r-th code; a negative one raises that signal
 //   throw RANK           run_ranks with a body in which that rank throws what is no Error, while the others wait
@@ -175,8 +175,9 @@ int run(int count, char** words) {
   }
   if (mode == "lose") {
     const auto world = World::from_environment();
-    if (world->rank() == number(words[2])) test::kill_self_after(std::atol(words[3]));
-    return test::work_until_lost(*world, number(words[2]));
+    return test::work_until_lost(*world, number(words[2]), [&] {
+      if (world->rank() == number(words[2])) test::kill_self_after(std::atol(words[3]));
+    });
   }
   if (mode == "close") {
     const auto world = World::from_environment();
