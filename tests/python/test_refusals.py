@@ -104,6 +104,25 @@ def refused_where_all_places_are_taken() -> None:
     expect_right(group, 2)
 
 
+def sizes_that_differ() -> None:
+    """Calls of one object whose sizes differ: the first rank says which is right, and all are told."""
+    group = group_of(0, 1, 2, 3)
+    calls = {
+        "elements": lambda n: it.all_reduce(ones(20 * n), group),
+        "rows": lambda n: it.all_reduce_rms_norm(ones(n, 16), None, ones(16), 1e-6, group),
+    }
+    for what, call in calls.items():
+        call(8)  # up to 160 elements and 8 rows
+        for odd in range(4):
+            text = told(lambda call=call, odd=odd: call(7 if dist.get_rank() == odd else 8), group)
+            assert what in text and "it must be the same on every rank" in text, text
+            expect_right(group, 2)
+
+
+def test_sizes_that_differ(ranks):
+    ranks.run(sizes_that_differ)
+
+
 def test_refused_where_all_places_are_taken(ranks):
     ranks.run(refused_where_all_places_are_taken)
 
