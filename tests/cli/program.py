@@ -12,12 +12,6 @@ COMMANDS = ["run", "plan", "check", "simulate", "machine", "trace", "bench", "tu
 OPERATORS = ["all_gather_gemm", "gemm_reduce_scatter", "gemm_all_reduce", "gemm_all_to_all"]
 
 
-def visible_gpus(count):
-    """What CUDA_VISIBLE_DEVICES calls the first GPUs that this process sees."""
-    given = os.environ.get("CUDA_VISIBLE_DEVICES")
-    return given.split(",")[:count] if given else [str(i) for i in range(count)]
-
-
 class Case(unittest.TestCase):
     """A test with a folder of its own, in which the program runs."""
 

@@ -7,7 +7,7 @@ import sys
 import unittest
 from pathlib import Path
 
-from program import OPERATORS, PROGRAM, Case, visible_gpus
+from program import OPERATORS, PROGRAM, Case
 
 SKIPPED = 77
 TUNED = Path(__file__).resolve().parents[2] / "machines" / "tuned"
@@ -214,14 +214,14 @@ class GpuRun(Case):
     def test_under_a_launcher_that_shows_each_rank_its_own_gpu(self):
         self.needs(2)
         job = [PROGRAM, "run", "gemm_all_reduce", *SIZES, "--ranks", 2, "--device", "cuda", "--verify", "--repeat", 3]
-        shell = f"set {' '.join(visible_gpus(2))}; shift $IMBREX_RANK; CUDA_VISIBLE_DEVICES=$1 exec " + " ".join(map(str, job))
+        shell = f"set {GPUS[0]['uuid']} {GPUS[1]['uuid']}; shift $IMBREX_RANK; CUDA_VISIBLE_DEVICES=$1 exec " + " ".join(map(str, job))
         out, _ = self.run_program("launch", "-n", 2, "--", "sh", "-c", shell)
         self.assertEqual(out.count("right"), 1)
 
     def test_ranks_that_share_a_gpu_are_named(self):
         self.needs(1)
         job = [PROGRAM, "run", "gemm_all_reduce", *SIZES, "--ranks", 2, "--device", "cuda"]
-        shell = f"CUDA_VISIBLE_DEVICES={visible_gpus(1)[0]} exec " + " ".join(map(str, job))
+        shell = f"CUDA_VISIBLE_DEVICES={GPUS[0]['uuid']} exec " + " ".join(map(str, job))
         _, errors = self.run_program("launch", "-n", 2, "--", "sh", "-c", shell, code=3)
         self.assertIn("ranks 0 and 1 have the same GPU", errors)
         self.assertIn(GPUS[0]["uuid"], errors)

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import unittest
 
-from program import OPERATORS, PROGRAM, Case, visible_gpus
+from program import OPERATORS, PROGRAM, Case
 
 SKIPPED = 77
 GPUS = json.loads(subprocess.run([PROGRAM, "doctor", "--json", "-"], capture_output=True, text=True).stdout)["gpus"]
@@ -103,7 +103,7 @@ class Share(Case):
 
     def test_under_a_launcher_more_than_may_share_are_named(self):
         job = [PROGRAM, "run", "gemm_all_reduce", *SIZES, "--ranks", RANKS, "--ranks-per-gpu", 2, "--device", "cuda"]
-        shell = f"CUDA_VISIBLE_DEVICES={visible_gpus(1)[0]} exec " + " ".join(map(str, job))
+        shell = f"CUDA_VISIBLE_DEVICES={GPUS[0]['uuid']} exec " + " ".join(map(str, job))
         _, errors = self.run_program("launch", "-n", RANKS, "--", "sh", "-c", shell, code=3)
         self.assertIn("ranks 0, 1 and 2 have the same GPU", errors)
         self.assertIn(GPUS[0]["uuid"], errors)
