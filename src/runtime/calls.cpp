@@ -398,12 +398,12 @@ void Calls::stand_in() {
                            world_.options().wait_limit, number_);
       });
   if (state == captured && taker >= 0) return;  // no rank has run it
-  // Ranks that gave the call back may have had another size.
-  note.size = first_size().value_or(note.size);
   const auto member = std::find_if(members_.begin(), members_.end(),
                                    [&](const CallMember* one) { return one->number() == note.object; });
   if (taker < 0 || note.object == 0 || member == members_.end())
     return record_refusal(control_, rank_, std::max(taker, 0), reason_of(control_, rank_, number_));
+  // Who took it may not have said its size yet, and who gave it back may have had another.
+  note.size = first_size(note.size);
   const Launching launching(*this);
   try {
     (*member)->stand_in_(note);

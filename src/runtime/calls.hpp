@@ -174,8 +174,8 @@ class Calls {
   CallFate fate(std::uint64_t number, bool prepares = false);
   bool all_empty();
   std::uint64_t said_first(std::uint64_t place);
+  std::int64_t first_size(std::int64_t size);
   void expect_size(const CallNote& note);
-  std::optional<std::int64_t> first_size() const;
   void await(const std::function<bool(int)>& there, std::string_view for_what);
   [[noreturn]] void throw_refused(std::uint64_t number);
   void settle_here(std::uint64_t number);

@@ -41,18 +41,16 @@ void Calls::expect_place(std::uint64_t place) {
 
 std::uint64_t Calls::place() { return said_first(0); }
 
-void Calls::expect_size(const CallNote& note) {
-  const auto own = static_cast<std::uint64_t>(note.size);
-  const std::uint64_t first = first_to_say(control_.block().sizes[number_ % remembered_places], number_, own);
-  IMBREX_EXPECTS(first == own, "rank {} calls with {} = {}, another rank with {}: it must be the same on every rank",
-                 rank_, note.size_is, own, first);
+std::int64_t Calls::first_size(std::int64_t size) {
+  std::uint64_t& said = control_.block().sizes[number_ % remembered_places];
+  return static_cast<std::int64_t>(first_to_say(said, number_, static_cast<std::uint64_t>(size)));
 }
 
-std::optional<std::int64_t> Calls::first_size() const {
-  const std::uint64_t said = word(control_.block().sizes[number_ % remembered_places]).load(std::memory_order_seq_cst),
-                      tag = number_ << bits;
-  if (said >> bits != tag >> bits) return std::nullopt;
-  return static_cast<std::int64_t>(said ^ tag);
+void Calls::expect_size(const CallNote& note) {
+  const std::int64_t first = first_size(note.size);
+  IMBREX_EXPECTS(first == note.size,
+                 "rank {} calls with {} = {}, another rank with {}: it must be the same on every rank", rank_,
+                 note.size_is, note.size, first);
 }
 
 }  // namespace imbrex::runtime

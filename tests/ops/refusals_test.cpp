@@ -173,8 +173,8 @@ int random_calls(World& world, std::uint64_t seed, int calls) {
                                  : static_cast<int>(random.between(0, 3) % 3));
       refused = refused || how.back() != 0;
     }
-    // The first rank says how large the call is; the others refuse another size.
-    if (!refused && Objects::has_sizes(kind) && random.chance(0.25)) {
+    // The first rank says how large the call is; the others refuse another size, besides what they refuse anyway.
+    if (Objects::has_sizes(kind) && random.chance(0.25)) {
       const std::int64_t other = random.between(1, 8);
       std::vector<std::int64_t> sizes;
       for (int r = 0; r < world.size(); ++r) sizes.push_back(random.chance(0.5) ? m : other);
@@ -234,7 +234,6 @@ TEST(Refusals, NameTheRankAndItsReason) {
                 0);
 }
 
-// A rank that goes to make an object for its call hears of the refusal there.
 // The first rank says the size. All others that have another one name both, and stand in; no rank gets a result.
 TEST(Refusals, NameSizesThatDiffer) {
   const auto body = [](World& world) {
@@ -258,6 +257,7 @@ TEST(Refusals, NameSizesThatDiffer) {
     for (const int ranks : {2, 3}) EXPECT_EQ(run(ranks, processes, body), 0) << ranks << " ranks";
 }
 
+// A rank that goes to make an object for its call hears of the refusal there.
 TEST(Refusals, EndTheMakingOfAnObject) {
   for (const bool refuser_first : {false, true})
     EXPECT_EQ(run(3, true,

@@ -74,6 +74,7 @@ struct Meeting {
         calls(calls_of(of)),
         member((agree(of, [] { return Terms("a meeting"); }), calls), [&](const CallNote& note) {
           stood_in = note.size;
+          if (on_stand_in) on_stand_in();
           world.barrier();
         }) {}
 
@@ -83,20 +84,20 @@ struct Meeting {
           IMBREX_EXPECTS(refuses.empty() || late, "{}", refuses);
           return 0;
         },
-        [&](int) {
-          return CallNote{member.number(), size, 0, false};
-        },
-        [](int) { return Terms("a meeting"); },
+        [&](int) { return note_of(size); }, [](int) { return Terms("a meeting"); },
         [&](int) {
           IMBREX_EXPECTS(refuses.empty(), "{}", refuses);
           world.barrier();
         });
   }
 
+  CallNote note_of(std::int64_t size) const { return {member.number(), size, 0, false, "size"}; }
+
   World& world;
   Calls& calls;
   CallMember member;
   std::int64_t stood_in = 0;
+  std::function<void()> on_stand_in;
 };
 
 // Whichever rank comes first, in both kinds of worlds, before the call is taken or after it.
@@ -121,6 +122,35 @@ TEST(Calls, ThatOneRankRefusesFailOnAllRanks) {
       EXPECT_EQ(run_threads(3, {.heap_bytes = 4096, .wait_limit = limit}, body), 0);
       EXPECT_EQ(run_processes(2, {.heap_bytes = 4096, .wait_limit = limit}, body), 0);
     }
+}
+
+// Rank 0 has taken the call and not said its size yet; rank 2, which refuses, stands in with it, and so says it.
+TEST(Calls, ARankThatStandsInSaysTheSize) {
+  std::atomic<int> step = 0;
+  const auto await = [&](int wanted) {
+    for (int i = 0; i < 100'000 && step < wanted; ++i) std::this_thread::sleep_for(std::chrono::microseconds(100));
+    EXPECT_GE(step, wanted);
+  };
+  const auto body = [&](World& world) {
+    Meeting meeting(world);
+    if (world.rank() == 0) {
+      meeting.calls.take(meeting.note_of(2));
+      step = 1;
+      world.barrier();
+    } else if (world.rank() == 2) {
+      meeting.on_stand_in = [&] { step = 2; };
+      await(1);
+      EXPECT_EQ(refusal_of([&] { meeting.call(2, "operand b is fp16"); }), "operand b is fp16");
+      EXPECT_EQ(meeting.stood_in, 2);
+    } else {
+      await(2);
+      EXPECT_EQ(refusal_of([&] { meeting.call(3); }),
+                "rank 1 calls with size = 3, another rank with 2: it must be the same on every rank");
+      EXPECT_EQ(meeting.stood_in, 2);
+    }
+    return testing::Test::HasFailure() ? 1 : 0;
+  };
+  EXPECT_EQ(run_threads(3, {.heap_bytes = 4096, .wait_limit = limit}, body), 0);
 }
 
 // Where no rank can stand in, the world fails.
