@@ -1,5 +1,8 @@
 #!/usr/bin/env python3
-"""`imbrex run --device cuda`: every operator on processes and threads, on a GPU for each rank."""
+"""`imbrex run --device cuda`: every operator on processes and threads, on a GPU for each rank.
+
+run_test.py [PART PARTS]: each PARTSth test, from the PARTth on.
+"""
 
 import json
 import subprocess
@@ -231,4 +234,6 @@ if __name__ == "__main__":
     if not GPUS:
         print("SKIPPED: no GPU found", file=sys.stderr)
         sys.exit(SKIPPED)
-    unittest.main(verbosity=2)
+    part, parts = map(int, sys.argv[1:3]) if len(sys.argv) == 3 else (1, 1)
+    names = unittest.defaultTestLoader.getTestCaseNames(GpuRun)[part - 1 :: parts]
+    unittest.main(argv=[sys.argv[0], *(f"GpuRun.{name}" for name in names)], verbosity=2)

@@ -8,6 +8,7 @@
 #include "collectives/cuda/cuda_collectives.hpp"
 #include "gpu/collectives/collective_ranks.hpp"
 #include "gpu/harness/gpu_case.hpp"
+#include "gpu/harness/ranks.hpp"
 #include "imbrex/error.hpp"
 #include "runtime/cuda/check.hpp"
 #include "runtime/cuda/raw_memory.hpp"
@@ -19,6 +20,12 @@ using cuda::CodedKnobs, cuda::CodedSteps, cuda::CodedWay, cuda::CudaCollectives;
 using test::Trouble, test::run_collectives;
 
 void sleep_longer_than_the_limit(void*) { std::this_thread::sleep_for(std::chrono::milliseconds(1500)); }
+
+/// How far the ranks have come, which may be processes.
+struct Progress {
+  std::atomic<int> began = 0;
+  std::atomic<bool> late_has_ended = false;
+};
 
 struct Call {
   const char* codec;
@@ -35,8 +42,8 @@ TEST(GpuCodedCounters, ALateRankDoesNotTakeWhatWasGivenUp) {
   chunks.blocks = 1, chunks.span = 64, chunks.slots = 3, chunks.steps = CodedSteps::one_step;
   for (const Call& call : {Call{"int8", staged}, Call{"int8", tolerant}, Call{"int5-asym", {}}, Call{"int8", chunks}}) {
     Trouble trouble;
-    std::atomic<bool> late_has_ended = false;
-    std::atomic<int> began = 0;
+    const test::SharedArray<Progress> shared(1);
+    Progress& progress = shared[0];
     const int code = run_collectives(
         2, {}, 0.5, trouble, [&](World& world, CudaCollectives& collectives, cudaStream_t stream, Trouble& t) {
           constexpr std::int64_t count = 1 << 20;
@@ -48,20 +55,20 @@ TEST(GpuCodedCounters, ALateRankDoesNotTakeWhatWasGivenUp) {
           if (late) IMBREX_CUDA_TRY(cudaLaunchHostFunc(stream, sleep_longer_than_the_limit, nullptr));
           collectives.all_reduce(memory.get(), memory.get(), count, Type::bf16, parse_codec_pair(call.codec), stream,
                                  call.knobs);
-          ++began;
-          for (int i = 0; !late && !late_has_ended && i < 800; ++i)
+          ++progress.began;
+          for (int i = 0; !late && !progress.late_has_ended && i < 800; ++i)
             std::this_thread::sleep_for(std::chrono::milliseconds(10));
           try {
             collectives.finish(stream);
             t.add(std::string(call.codec) + ": rank " + std::to_string(world.rank()) + " ended well");
           } catch (const Error&) {
-            if (late) late_has_ended = true;
+            if (late) progress.late_has_ended = true;
             throw;
           }
-          if (late) late_has_ended = true;
+          if (late) progress.late_has_ended = true;
         });
     EXPECT_EQ(code, 3) << call.codec;
-    EXPECT_EQ(began, 2) << call.codec << ": ranks ended before the call";
+    EXPECT_EQ(progress.began, 2) << call.codec << ": ranks ended before the call";
     for (const std::string& line : trouble.list()) ADD_FAILURE() << line;
   }
 }
