@@ -1,5 +1,6 @@
 // A test program's main that runs each test in a process of its own, one after another: a test that loses its GPU or
-// hangs takes no other with it. With --gtest_filter it runs what that names in this process.
+// hangs takes no other with it. With --gtest_filter it runs what that names in this process. GTEST_TOTAL_SHARDS and
+// GTEST_SHARD_INDEX name a part, as for GoogleTest's own main.
 #include <gtest/gtest.h>
 
 #include <signal.h>
@@ -9,6 +10,7 @@
 
 #include <cerrno>
 #include <chrono>
+#include <cstdlib>
 #include <iostream>
 #include <string>
 #include <string_view>
@@ -24,14 +26,22 @@ using Clock = std::chrono::steady_clock;
 // Tests bound their own waits; this is for what waits without CUDA's or Imbrex' knowing.
 constexpr auto limit = std::chrono::seconds(100);
 
-std::vector<std::string> all_tests() {
+// Of GoogleTest's parts, where it is told of some. Those that run one test hear nothing of them.
+std::vector<std::string> tests_of_this_part() {
+  const auto number = [](const char* name, std::size_t fallback) {
+    const char* text = std::getenv(name);
+    return text != nullptr ? static_cast<std::size_t>(std::atoi(text)) : fallback;
+  };
+  const std::size_t parts = number("GTEST_TOTAL_SHARDS", 1), part = number("GTEST_SHARD_INDEX", 0);
+  for (const char* name : {"GTEST_TOTAL_SHARDS", "GTEST_SHARD_INDEX"}) unsetenv(name);
   std::vector<std::string> names;
+  std::size_t seen = 0;
   const auto& unit = *testing::UnitTest::GetInstance();
   for (int s = 0; s < unit.total_test_suite_count(); ++s) {
     const testing::TestSuite& suite = *unit.GetTestSuite(s);
     for (int t = 0; t < suite.total_test_count(); ++t) {
       const std::string name = std::string(suite.name()) + "." + suite.GetTestInfo(t)->name();
-      if (name.find("DISABLED_") == std::string::npos) names.push_back(name);
+      if (name.find("DISABLED_") == std::string::npos && seen++ % parts == part) names.push_back(name);
     }
   }
   return names;
@@ -82,7 +92,7 @@ int main(int count, char** words) {
   if (testing::GTEST_FLAG(list_tests) || std::string_view(testing::GTEST_FLAG(filter)) != "*")
     return imbrex::test::run_tests();
   if (imbrex::test::lacks_mps()) return imbrex::test::all_skipped;
-  const std::vector<std::string> tests = all_tests();
+  const std::vector<std::string> tests = tests_of_this_part();
   std::vector<std::string> wrong;
   std::size_t skipped = 0;
   for (const std::string& test : tests)

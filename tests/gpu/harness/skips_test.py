@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """The mains of GPU tests: a program that skipped every test exits 77, one failure makes it 1, and anything else 0. What is
-to run under MPS only is skipped where none runs.
+to run under MPS only is skipped where none runs. The second of two parts runs the second of two tests alone.
 
 usage: skips_test.py PROGRAM...      programs of skips_program.cpp, one a main
 """
@@ -19,6 +19,11 @@ def main(programs):
             code = subprocess.run([program], env={**os.environ, "IMBREX_TEST_TOLD": told}, stdout=subprocess.DEVNULL).returncode
             if code != want:
                 faults.append(f"{program}: told to {told} it exits {code}, not {want}")
+        for part, told, want in ((0, "fail", 77), (1, "fail", 1), (1, "pass", 0)):
+            env = {**os.environ, "IMBREX_TEST_TOLD": told, "GTEST_TOTAL_SHARDS": "2", "GTEST_SHARD_INDEX": str(part)}
+            code = subprocess.run([program], env=env, stdout=subprocess.DEVNULL).returncode
+            if code != want:
+                faults.append(f"{program}: part {part} of 2, told to {told}, exits {code}, not {want}")
         with tempfile.TemporaryDirectory() as folder:
             for runs in (False, True):
                 if runs:
