@@ -22,8 +22,6 @@ class OperandRules {
  public:
   /// With `any_m`, calls have any M from 1 to the problem's, by which it divides by the ranks where theirs must.
   explicit OperandRules(const Problem& problem, bool any_m = false);
-  /// The name of what calls may differ in; null without `any_m`.
-  const char* size_is() const { return any_m_ ? "M" : nullptr; }
 
   /// With any M: of the largest.
   const std::vector<OperandInfo>& infos() const { return infos_; }

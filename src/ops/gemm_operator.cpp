@@ -276,7 +276,7 @@ struct GemmOperator::State {
     }
   }
 
-  runtime::CallNote note() const { return {member.number(), rules.m(), 0, device == Device::cuda, rules.size_is()}; }
+  runtime::CallNote note() const { return {member.number(), rules.m(), 0, device == Device::cuda, "M"}; }
 
   // Takes this rank's part in a call of that M that it refused. Its operands are NaN: what comes of them is no result.
   void stand_in(std::int64_t m) {

@@ -163,6 +163,18 @@ void Calls::write_down(const CallNote& note, TakenState state) {
   word(taken.number).store(number_, std::memory_order_release);
 }
 
+// What the rank wrote down of its call of this number.
+std::optional<CallNote> Calls::taken_by(int rank) const {
+  TakenRecord& taken = control_.block().taken[rank][number_ % remembered_calls];
+  if (word(taken.number).load(std::memory_order_acquire) != number_) return std::nullopt;
+  const CallNote note{word(taken.object).load(std::memory_order_relaxed),
+                      word(taken.size).load(std::memory_order_relaxed),
+                      word(taken.kind).load(std::memory_order_relaxed), false};
+  std::atomic_thread_fence(std::memory_order_acquire);
+  if (word(taken.number).load(std::memory_order_relaxed) != number_) return std::nullopt;
+  return note;
+}
+
 // A rank that takes a call writes that down, then looks for refusals. One that refuses it writes that down, then looks
 // for ranks that took it. All four are sequentially consistent, so one of the two sees the other.
 void Calls::take(const CallNote& note) {
@@ -189,9 +201,10 @@ void Calls::take(const CallNote& note) {
   if (decided == CallFate::made) return;
   if (decided == CallFate::agreed) {
     // That agreement ends with what the others say.
-    std::string reason =
-        fmt::format("{} makes a call of an object that is there, and other ranks prepare one: the ranks' calls differ",
-                    control_.name(rank_));
+    std::string reason = fmt::format(
+        "{} makes a call of an object that is there{}, and other ranks prepare one: the ranks' calls differ",
+        control_.name(rank_),
+        note.size_is == nullptr ? std::string() : fmt::format(" with {} = {}", note.size_is, note.size));
     refused_ |= 1;
     word(block.taken[rank_][number_ % remembered_calls].state).store(given_back, std::memory_order_release);
     publish_refusal(reason);
@@ -369,41 +382,41 @@ void Calls::settle(std::string_view reason) {
 
 void Calls::stand_in() {
   ControlBlock& block = control_.block();
-  // Some rank that has come to where it makes the call, or had: this one, too, where it took the call back.
+  // Some rank that has come to where it makes the call, or had: this one, too, where it took the call back. Where ranks
+  // make different calls, the first one's is made.
   CallNote note;
   std::uint32_t state = taken_only;
   int taker = -1;
-  control_.wait(
-      world_.options().wait_limit,
-      [&] {
-        bool some = false;
-        taker = -1;
-        for (int r = 0; r < control_.size(); ++r) {
-          TakenRecord& taken = block.taken[r][number_ % remembered_calls];
-          const bool has = word(taken.number).load(std::memory_order_acquire) == number_;
-          state = word(taken.state).load(std::memory_order_acquire);
-          note = {word(taken.object).load(std::memory_order_relaxed), word(taken.size).load(std::memory_order_relaxed),
-                  word(taken.kind).load(std::memory_order_relaxed), false};
-          std::atomic_thread_fence(std::memory_order_acquire);
-          if (!has || word(taken.number).load(std::memory_order_relaxed) != number_) continue;
-          if (state == given_back && note.object == 0) continue;  // it never took it
-          taker = r;
-          if (state != taken_only) return true;
-          some = true;
-        }
-        return !some;
-      },
-      [&] {
-        return fmt::format("{} waited {:.3g} s for ranks that have taken call {}", control_.name(rank_),
-                           world_.options().wait_limit, number_);
-      });
+  const auto look = [&] {
+    const std::optional<std::uint64_t> first = first_call();
+    bool some = false;
+    taker = -1;
+    for (int r = 0; r < control_.size(); ++r) {
+      const std::optional<CallNote> taken = taken_by(r);
+      if (!taken || (first && digest_of(*taken) != *first)) continue;
+      state = word(block.taken[r][number_ % remembered_calls].state).load(std::memory_order_acquire);
+      if (state == given_back && taken->object == 0) continue;  // it never took it
+      note = *taken;
+      taker = r;
+      if (state != taken_only) return true;
+      some = true;
+    }
+    return !some;
+  };
+  const auto await_takers = [&] {
+    control_.wait(world_.options().wait_limit, look, [&] {
+      return fmt::format("{} waited {:.3g} s for ranks that have taken call {}", control_.name(rank_),
+                         world_.options().wait_limit, number_);
+    });
+  };
+  await_takers();
+  // Who took it may not have said so yet, and another one may say so first.
+  if (taker >= 0 && note.object != 0 && first_call(note) != digest_of(note)) await_takers();
   if (state == captured && taker >= 0) return;  // no rank has run it
   const auto member = std::find_if(members_.begin(), members_.end(),
                                    [&](const CallMember* one) { return one->number() == note.object; });
   if (taker < 0 || note.object == 0 || member == members_.end())
     return record_refusal(control_, rank_, std::max(taker, 0), reason_of(control_, rank_, number_));
-  // Who took it may not have said its size yet, and who gave it back may have had another.
-  note.size = first_size(note.size);
   const Launching launching(*this);
   try {
     (*member)->stand_in_(note);

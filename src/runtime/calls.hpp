@@ -20,11 +20,11 @@ namespace imbrex::runtime {
 
 /// What a call is, so that a rank that refused it can take its part in it.
 struct CallNote {
-  std::uint64_t object = 0;  ///< CallMember::number; 0: no rank can stand in
-  std::int64_t size = 0;     ///< M, elements, rows: the object's own, and the same on every rank
+  std::uint64_t object = 0;  ///< CallMember::number; 0: no rank can stand in, and nothing is compared
+  std::int64_t size = 0;     ///< M, elements, rows
   std::uint32_t kind = 0;    ///< the object's own
   bool queued = false;       ///< `began` says later whether a graph captures the call
-  /// What the size is called, where calls of one object may differ in it; below 2^40. Null: it is the object's.
+  /// What messages call the size; null: nothing.
   const char* size_is = nullptr;
 };
 
@@ -82,7 +82,7 @@ class Calls {
       const CallNote own = note(resolved);
       take(own);
       const Launching launching(*this);
-      if (own.size_is != nullptr) expect_size(own);
+      if (own.object != 0) expect_same(own);
       if constexpr (std::is_void_v<decltype(launch(resolved))>) {
         launch(resolved);
         expect_none_refused();
@@ -174,8 +174,13 @@ class Calls {
   CallFate fate(std::uint64_t number, bool prepares = false);
   bool all_empty();
   std::uint64_t said_first(std::uint64_t place);
-  std::int64_t first_size(std::int64_t size);
-  void expect_size(const CallNote& note);
+  static std::uint64_t digest_of(const CallNote& note);
+  std::uint64_t first_call(const CallNote& note);  // the first rank's: `note`, if this is the first one
+  std::optional<std::uint64_t> first_call();       // the same, where a rank has said it
+  std::optional<CallNote> taken_by(int rank) const;
+  // Throws Error(invalid_input), which is this rank's refusal, where the first rank that came to this call makes
+  // another one: of another object, or of another size.
+  void expect_same(const CallNote& note);
   void await(const std::function<bool(int)>& there, std::string_view for_what);
   [[noreturn]] void throw_refused(std::uint64_t number);
   void settle_here(std::uint64_t number);

@@ -16,7 +16,7 @@ namespace imbrex::runtime {
 inline constexpr int max_world_size = 64;
 inline constexpr std::size_t max_gather_bytes = 4096;
 inline constexpr std::uint64_t control_magic = 0x316b6c6278726269;  // "ibrxblk1"
-inline constexpr std::uint32_t protocol_version = 7;
+inline constexpr std::uint32_t protocol_version = 8;
 
 enum RankState : std::uint32_t { joining = 0, running = 1, finished = 2, failed = 3 };
 
@@ -89,7 +89,7 @@ struct ControlBlock {
   alignas(4096) std::uint64_t places[remembered_places];                      // of call n: see Calls::expect_place
   alignas(4096) TakenRecord taken[max_world_size][remembered_calls];          // rank, call n at n modulo their number
   alignas(4096) RefusalRecord reasons[max_world_size][remembered_decisions];  // rank, call n: why it refused it
-  alignas(4096) std::uint64_t sizes[remembered_places];                       // of call n: see Calls::expect_size
+  alignas(4096) std::uint64_t said_calls[remembered_places];                  // of call n: see Calls::expect_same
 };
 
 static_assert(sizeof(RankRecord) == 64 && sizeof(FailureRecord) == 2048 && sizeof(RefusalRecord) == 512);
@@ -99,7 +99,7 @@ static_assert(offsetof(ControlBlock, ranks) == 2176 && offsetof(ControlBlock, la
 static_assert(offsetof(ControlBlock, refusals) == 8192 && offsetof(ControlBlock, gather) == 40960);
 static_assert(offsetof(ControlBlock, decisions) == 565248 && offsetof(ControlBlock, places) == 569344);
 static_assert(offsetof(ControlBlock, taken) == 602112 && offsetof(ControlBlock, reasons) == 2699264);
-static_assert(offsetof(ControlBlock, sizes) == 4796416 && sizeof(ControlBlock) == 4796416 + 4096 * 8);
+static_assert(offsetof(ControlBlock, said_calls) == 4796416 && sizeof(ControlBlock) == 4796416 + 4096 * 8);
 static_assert(std::atomic_ref<std::uint32_t>::is_always_lock_free &&
                   std::atomic_ref<std::uint64_t>::is_always_lock_free,
               "atomics that take a lock do not work between processes");

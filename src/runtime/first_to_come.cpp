@@ -1,7 +1,11 @@
 // What the first rank that comes to a call says of it, and all others must say, too. docs/dev/runtime.md has the words.
 #include <fmt/format.h>
 
+#include <array>
+#include <span>
+
 #include "base/check.hpp"
+#include "base/hash.hpp"
 #include "runtime/calls.hpp"
 
 namespace imbrex::runtime {
@@ -41,16 +45,41 @@ void Calls::expect_place(std::uint64_t place) {
 
 std::uint64_t Calls::place() { return said_first(0); }
 
-std::int64_t Calls::first_size(std::int64_t size) {
-  std::uint64_t& said = control_.block().sizes[number_ % remembered_places];
-  return static_cast<std::int64_t>(first_to_say(said, number_, static_cast<std::uint64_t>(size)));
+// What tells calls from each other, in as many bits.
+std::uint64_t Calls::digest_of(const CallNote& note) {
+  const std::array words{note.object, static_cast<std::uint64_t>(note.size), std::uint64_t{note.kind}};
+  return base::hash_of(std::as_bytes(std::span(words))) >> (64 - bits);
 }
 
-void Calls::expect_size(const CallNote& note) {
-  const std::int64_t first = first_size(note.size);
-  IMBREX_EXPECTS(first == note.size,
-                 "rank {} calls with {} = {}, another rank with {}: it must be the same on every rank", rank_,
-                 note.size_is, note.size, first);
+std::uint64_t Calls::first_call(const CallNote& note) {
+  return first_to_say(control_.block().said_calls[number_ % remembered_places], number_, digest_of(note));
+}
+
+std::optional<std::uint64_t> Calls::first_call() {
+  const std::uint64_t seen = word(control_.block().said_calls[number_ % remembered_places]).load();
+  const std::uint64_t tag = number_ << bits;
+  if (seen >> bits != tag >> bits) return std::nullopt;
+  return seen ^ tag;
+}
+
+void Calls::expect_same(const CallNote& note) {
+  const std::uint64_t first = first_call(note);
+  if (first == digest_of(note)) [[likely]]
+    return;
+  const std::string own =
+      note.size_is == nullptr ? std::string() : fmt::format(" with {} = {}", note.size_is, note.size);
+  for (int r = 0; r < control_.size(); ++r) {
+    const std::optional<CallNote> other = taken_by(r);
+    if (!other || digest_of(*other) != first) continue;
+    IMBREX_EXPECTS(other->object != note.object || other->kind != note.kind,
+                   "rank {} calls{}, another rank with {}: it must be the same on every rank", rank_, own, other->size);
+    throw Error(ErrorCode::invalid_input,
+                fmt::format("rank {} calls one object{}, another rank another one with a size of {}: the ranks' calls "
+                            "differ",
+                            rank_, own, other->size));
+  }
+  throw Error(ErrorCode::invalid_input,
+              fmt::format("rank {} makes a call{}, another rank another one: the ranks' calls differ", rank_, own));
 }
 
 }  // namespace imbrex::runtime

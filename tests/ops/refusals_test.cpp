@@ -160,7 +160,7 @@ int random_calls(World& world, std::uint64_t seed, int calls) {
   test::Random random(seed), own(seed + 1000 + static_cast<std::uint64_t>(world.rank()));
   int wrong = 0;
   for (int i = 0; i < calls; ++i) {
-    const int kind = static_cast<int>(random.between(0, Objects::kinds - 1));
+    int kind = static_cast<int>(random.between(0, Objects::kinds - 1));
     const auto value = static_cast<float>(random.between(1, 9));
     std::int64_t m = random.between(1, 8);
     // No rank, some, or all.
@@ -173,14 +173,19 @@ int random_calls(World& world, std::uint64_t seed, int calls) {
                                  : static_cast<int>(random.between(0, 3) % 3));
       refused = refused || how.back() != 0;
     }
-    // The first rank says how large the call is; the others refuse another size, besides what they refuse anyway.
-    if (Objects::has_sizes(kind) && random.chance(0.25)) {
-      const std::int64_t other = random.between(1, 8);
-      std::vector<std::int64_t> sizes;
-      for (int r = 0; r < world.size(); ++r) sizes.push_back(random.chance(0.5) ? m : other);
-      m = sizes[static_cast<std::size_t>(world.rank())];
-      for (const std::int64_t size : sizes) refused = refused || size != m;
-    }
+    // The first rank says what the call is, and how large. Others that call another object, or with another size,
+    // refuse that, besides what they refuse anyway.
+    const auto own_of = [&](auto usual, auto other) {
+      std::vector<decltype(usual)> all;
+      for (int r = 0; r < world.size(); ++r) all.push_back(random.chance(0.5) ? usual : other);
+      const auto mine = all[static_cast<std::size_t>(world.rank())];
+      for (const auto one : all) refused = refused || one != mine;
+      return mine;
+    };
+    if (random.chance(0.25))
+      kind = own_of(kind, static_cast<int>(random.between(0, Objects::kinds - 1)));
+    else if (Objects::has_sizes(kind) && random.chance(0.25))
+      m = own_of(m, random.between(1, 8));
     if (own.between(0, 3) == 0) std::this_thread::sleep_for(std::chrono::microseconds(own.between(0, 500)));
     const int mine = how[static_cast<std::size_t>(world.rank())];
     bool right = false;
@@ -250,6 +255,32 @@ TEST(Refusals, NameSizesThatDiffer) {
       EXPECT_EQ(told, world.rank() == 1 ? reason : "rank 1 refused this call: " + reason);
       EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(5));
       EXPECT_TRUE(objects.call(kind, 3, 3, false));
+    }
+    return testing::Test::HasFailure() ? 1 : 0;
+  };
+  for (const bool processes : {false, true})
+    for (const int ranks : {2, 3}) EXPECT_EQ(run(ranks, processes, body), 0) << ranks << " ranks";
+}
+
+// Ranks that call different objects do not wait for each other.
+TEST(Refusals, NameObjectsThatDiffer) {
+  const auto body = [](World& world) {
+    Objects objects(world);
+    for (int kind = 0; kind < Objects::kinds; ++kind) {
+      const int other = (kind + 3) % Objects::kinds;
+      const auto begin = std::chrono::steady_clock::now();
+      if (world.rank() == 1) std::this_thread::sleep_for(std::chrono::milliseconds(50));
+      const std::string told = refusal_of([&] { objects.call(world.rank() == 1 ? other : kind, 2, 2, false); });
+      const std::string reason = "rank 1 calls one object with ";
+      const bool agrees = kind == 7 || other == 7;  // lookups of all ranks begin with an agreement, which says so
+      EXPECT_NE(told, "");
+      EXPECT_FALSE(told.starts_with("failed")) << told;
+      EXPECT_TRUE(agrees || told.starts_with(world.rank() == 1 ? reason : "rank 1 refused this call: " + reason))
+          << told;
+      EXPECT_TRUE(agrees || told.ends_with(": the ranks' calls differ")) << told;
+      EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(5));
+      EXPECT_TRUE(objects.call(kind, 3, 3, false));
+      EXPECT_TRUE(objects.call(other, 3, 3, false));
     }
     return testing::Test::HasFailure() ? 1 : 0;
   };
