@@ -176,7 +176,7 @@ class Calls {
   std::uint64_t said_first(std::uint64_t place);
   static std::uint64_t digest_of(const CallNote& note);
   std::uint64_t first_call(const CallNote& note);  // the first rank's: `note`, if this is the first one
-  std::optional<std::uint64_t> first_call();       // the same, where a rank has said it
+  std::optional<std::uint64_t> first_call();       // that rank's, where one has said it
   std::optional<CallNote> taken_by(int rank) const;
   // Throws Error(invalid_input), which is this rank's refusal, where the first rank that came to this call makes
   // another one: of another object, or of another size.

@@ -26,7 +26,7 @@ using Clock = std::chrono::steady_clock;
 // Tests bound their own waits; this is for what waits without CUDA's or Imbrex' knowing.
 constexpr auto limit = std::chrono::seconds(100);
 
-// Of GoogleTest's parts, where it is told of some. Those that run one test hear nothing of them.
+// The parts are GoogleTest's. Programs that run one test hear nothing of them.
 std::vector<std::string> tests_of_this_part() {
   const auto number = [](const char* name, std::size_t fallback) {
     const char* text = std::getenv(name);
