@@ -374,14 +374,17 @@ void HostsMeeting::expect_first_there() {
   refuse("rank 0 ended before the world was complete");
 }
 
+// Rank 0 and the ranks of its host stay connected as long as the meeting lives: those that wait for others learn that way
+// that rank 0 has ended.
 Acquaintance HostsMeeting::join_hosts() {
   const int own = roster_.ranks[static_cast<std::size_t>(rank_)].host;
-  for (std::size_t rank = 0; rank < connections_.size(); ++rank)
-    if (roster_.ranks[rank].host == own) connections_[rank] = Connection();
   for (int rank = 1; rank < rank_; ++rank)
     if (roster_.ranks[static_cast<std::size_t>(rank)].host != own) connect_to(rank);
   if (rank_ > 0) await_later_ranks();
-  return {std::move(roster_), std::move(connections_)};
+  std::vector<Connection> others(connections_.size());
+  for (std::size_t rank = 0; rank < connections_.size(); ++rank)
+    if (roster_.ranks[rank].host != own) others[rank] = std::move(connections_[rank]);
+  return {std::move(roster_), std::move(others)};
 }
 
 void HostsMeeting::give_up(const std::string& reason) noexcept {
