@@ -53,6 +53,11 @@ IMBREX_KERNEL misuse(Handle handle, Misuse what, std::uint64_t* box) {
   const volatile std::uint64_t many = (std::uint64_t{1} << 63) + 1;  // compilers warn of loops that go so far
   auto* heap = reinterpret_cast<std::uint64_t*>(handle.own);
   std::uint64_t* end = heap + handle.bytes / 8;
+  // What is right is no fault, and would be the first: nothing at no address, and the heap's last element, alone and as
+  // the last of several.
+  context.put(static_cast<std::uint64_t*>(nullptr), box, 0, 0);
+  static_cast<void>(context.g(end - 1, 0));
+  context.get(box, end - 4, 4, 0);
   switch (what) {
     case Misuse::pe: context.put(box, &here, 1, 7); break;
     case Misuse::far_pe: context.p(box, 1, 0xffffffffu); break;
@@ -68,9 +73,6 @@ IMBREX_KERNEL misuse(Handle handle, Misuse what, std::uint64_t* box) {
     case Misuse::waiting: context.wait_until(end, Compare::equal, 1); break;
     case Misuse::context: break;
   }
-  // What is right is no fault: nothing at no address, and the heap's last element.
-  context.put(static_cast<std::uint64_t*>(nullptr), box, 0, 0);
-  static_cast<void>(context.g(end - 1, 0));
 }
 
 /// Collective: runs it, and waits; throws what the kernels end with.
