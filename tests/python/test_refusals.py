@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import subprocess
 import sys
 import time
@@ -121,6 +122,38 @@ def sizes_that_differ() -> None:
 
 def test_sizes_that_differ(ranks):
     ranks.run(sizes_that_differ)
+
+
+def mixed_up(seed: int, steps: int) -> None:
+    """Ranks now and then call another operator than the others, or one of another size: all are told, at once."""
+    group, rank = group_of(0, 1, 2, 3), dist.get_rank()
+    draw = random.Random(seed)
+    for step in range(steps):
+        usual = (draw.randrange(6), draw.randint(1, 8))
+        calls = [usual] * 4
+        if draw.random() < 0.4:
+            other = (draw.randrange(6), draw.randint(1, 8))
+            calls = [other if draw.random() < 0.5 else usual for _ in range(4)]
+        which, rows = calls[rank]
+        a, b = ones(4 * rows, 16), ones(16, 8)
+        text = told(
+            lambda which=which, a=a, b=b: (
+                it.matmul_all_reduce,
+                it.matmul_reduce_scatter,
+                it.all_gather_matmul,
+                it.matmul_all_to_all,
+                lambda a, b, group: it.all_reduce(a, group),
+                lambda a, b, group: it.all_reduce_rms_norm(a, None, ones(16), 1e-6, group),
+            )[which](a, b, group),
+            group,
+        )
+        assert (text == "") == (len(set(calls)) == 1), (seed, step, calls, text)
+        if text:
+            expect_right(group, 2)
+
+
+def test_ranks_that_mix_up_calls(ranks):
+    ranks.run(mixed_up, seed=int(os.environ.get("IMBREX_TEST_SEED", "1")), steps=30)
 
 
 def test_refused_where_all_places_are_taken(ranks):
