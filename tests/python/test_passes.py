@@ -6,6 +6,7 @@ import random
 import sys
 from collections.abc import Callable
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -324,6 +325,12 @@ def ended() -> None:
         assert config.post_grad_custom_pre_pass is before
     config.post_grad_custom_pre_pass = None
     assert len(seen) == 1
+    # What names a graph in the cache names the pass before, too, where that one has a name.
+    for other in ("a pass", "another one"):
+        config.post_grad_custom_pre_pass = SimpleNamespace(uuid=lambda other=other: other)
+        with it.drop_in():
+            assert config.post_grad_custom_pre_pass.uuid()[1] == other
+    config.post_grad_custom_pre_pass = None
     names = ["matmul_all_reduce", "matmul_reduce_scatter", "matmul_all_reduce_rms_norm"]
     assert sorted(operators(graph)) == sorted(names), operators(graph)
     calls, fallbacks = extension.calls(), it.stats().fallbacks
