@@ -192,7 +192,7 @@ class _Meeting:
             raise Error(
                 f"{self._name(self.missing)} did not come to the first call of group '{self.group}' {self._within()}"
             )
-        time.sleep(min(self.pause, max(self.end - now, 0)))
+        time.sleep(min(self.pause, self.end - now))
         self.pause = min(self.pause * 1.5, 0.02)
 
     def _look_at(self, peer: int, now: float) -> None:
