@@ -87,6 +87,11 @@ def with_fsdp(folder: str) -> None:
     weights = {name: want[name] for name, _ in again.named_parameters()}
     set_model_state_dict(again, dict(weights), options=FULL)
     expect_same(get_model_state_dict(again, options=FULL), weights)
+    # A state of a shape of its own, which is no DTensor, has no place among ranks of two kinds.
+    its = torch.optim.SGD(again.parameters(), lr=0.1)
+    its.state[again.up.weight]["rows"] = torch.ones(3)
+    with pytest.raises(imbrex.InvalidInput, match=r"has shape \(3,\): a state of a layer that FSDP shards must have"):
+        its.state_dict()
 
 
 def test_with_fsdp(ranks, tmp_path):
