@@ -20,7 +20,8 @@ ROOMS = {
     "device": Room(
         ("include/imbrex/device/*.hpp",),
         ("runtime_test", "shmem_loss_test", "shmem_checked_test", "shmem_mlx5_refusals_test", "shmem_ring_refusals_test",
-         "shmem_mlx5_suite_test", "shmem_ring_suite_test", "shmem_suite_test", "shmem_litmus_test"),
+         "shmem_mlx5_random_test", "shmem_ring_random_test", "shmem_ring_registered_test", "shmem_mlx5_suite_test",
+         "shmem_ring_suite_test", "shmem_suite_test", "shmem_litmus_test"),
     ),
     "codec": Room(("src/codec/*.[ch]pp",), ("codec_test", "all_reduce_test")),
     "hosts": Room(("src/runtime/hosts/*.[ch]pp",), ("hosts_test",)),
