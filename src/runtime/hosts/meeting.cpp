@@ -374,8 +374,8 @@ void HostsMeeting::expect_first_there() {
   refuse("rank 0 ended before the world was complete");
 }
 
-// Rank 0 and the ranks of its host stay connected as long as the meeting lives: those that wait for others learn that way
-// that rank 0 has ended.
+// Rank 0 and the ranks of its host stay connected as long as the meeting lives: those that wait for others learn that
+// way that rank 0 has ended.
 Acquaintance HostsMeeting::join_hosts() {
   const int own = roster_.ranks[static_cast<std::size_t>(rank_)].host;
   for (int rank = 1; rank < rank_; ++rank)

@@ -30,8 +30,8 @@ struct Acquaintance {
   std::vector<Connection> connections;  // by rank; none to itself, nor to ranks of its own host
 };
 
-/// One rank's way to the others, which lives until all ranks have made their world. Every function throws Error(runtime_failure) where a rank does not come within the
-/// wait limit or the ranks do not fit together.
+/// One rank's way to the others, which lives until all ranks have made their world. Every function throws
+/// Error(runtime_failure) where a rank does not come within the wait limit or the ranks do not fit together.
 class HostsMeeting {
  public:
   /// The `sequence`-th world of that key.
