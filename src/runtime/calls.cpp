@@ -93,6 +93,10 @@ void record_refusal(Control& control, int refuser, int taker, std::string_view r
 
 }  // namespace
 
+std::string CallNote::with_size() const {
+  return size_is == nullptr ? std::string() : fmt::format(" with {} = {}", size_is, size);
+}
+
 CallMember::CallMember(Calls& calls, std::function<void(const CallNote&)> stand_in)
     : calls_(calls), number_(calls.agreements_), stand_in_(std::move(stand_in)) {
   calls_.members_.push_back(this);
@@ -203,8 +207,7 @@ void Calls::take(const CallNote& note) {
     // That agreement ends with what the others say.
     std::string reason = fmt::format(
         "{} makes a call of an object that is there{}, and other ranks prepare one: the ranks' calls differ",
-        control_.name(rank_),
-        note.size_is == nullptr ? std::string() : fmt::format(" with {} = {}", note.size_is, note.size));
+        control_.name(rank_), note.with_size());
     refused_ |= 1;
     word(block.taken[rank_][number_ % remembered_calls].state).store(given_back, std::memory_order_release);
     publish_refusal(reason);
@@ -411,7 +414,7 @@ void Calls::stand_in() {
   };
   await_takers();
   // Who took it may not have said so yet, and another one may say so first.
-  if (taker >= 0 && note.object != 0 && first_call(note) != digest_of(note)) await_takers();
+  if (taker >= 0 && note.object != 0 && first_call(digest_of(note)) != digest_of(note)) await_takers();
   if (state == captured && taker >= 0) return;  // no rank has run it
   const auto member = std::find_if(members_.begin(), members_.end(),
                                    [&](const CallMember* one) { return one->number() == note.object; });

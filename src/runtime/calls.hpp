@@ -26,6 +26,8 @@ struct CallNote {
   bool queued = false;       ///< `began` says later whether a graph captures the call
   /// What messages call the size; null: nothing.
   const char* size_is = nullptr;
+
+  std::string with_size() const;  ///< " with M = 3", for messages
 };
 
 class Calls;
@@ -175,7 +177,7 @@ class Calls {
   bool all_empty();
   std::uint64_t said_first(std::uint64_t place);
   static std::uint64_t digest_of(const CallNote& note);
-  std::uint64_t first_call(const CallNote& note);  // the first rank's: `note`, if this is the first one
+  std::uint64_t first_call(std::uint64_t digest);  // the first rank's: `digest`, if this is the first one
   std::optional<std::uint64_t> first_call();       // that rank's, where one has said it
   std::optional<CallNote> taken_by(int rank) const;
   // Throws Error(invalid_input), which is this rank's refusal, where the first rank that came to this call makes

@@ -51,8 +51,8 @@ std::uint64_t Calls::digest_of(const CallNote& note) {
   return base::hash_of(std::as_bytes(std::span(words))) >> (64 - bits);
 }
 
-std::uint64_t Calls::first_call(const CallNote& note) {
-  return first_to_say(control_.block().said_calls[number_ % remembered_places], number_, digest_of(note));
+std::uint64_t Calls::first_call(std::uint64_t digest) {
+  return first_to_say(control_.block().said_calls[number_ % remembered_places], number_, digest);
 }
 
 std::optional<std::uint64_t> Calls::first_call() {
@@ -63,11 +63,10 @@ std::optional<std::uint64_t> Calls::first_call() {
 }
 
 void Calls::expect_same(const CallNote& note) {
-  const std::uint64_t first = first_call(note);
-  if (first == digest_of(note)) [[likely]]
+  const std::uint64_t digest = digest_of(note), first = first_call(digest);
+  if (first == digest) [[likely]]
     return;
-  const std::string own =
-      note.size_is == nullptr ? std::string() : fmt::format(" with {} = {}", note.size_is, note.size);
+  const std::string own = note.with_size();
   for (int r = 0; r < control_.size(); ++r) {
     const std::optional<CallNote> other = taken_by(r);
     if (!other || digest_of(*other) != first) continue;
