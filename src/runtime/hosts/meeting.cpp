@@ -353,7 +353,7 @@ void HostsMeeting::await_later_ranks() {
                          gate.turned_away().empty() ? "" : "; " + gate.turned_away()));
     std::vector<pollfd> polls;
     gate.add_to(polls);
-    if (connections_[0]) polls.push_back({connections_[0].socket().get(), POLLIN, 0});
+    polls.push_back({connections_[0].socket().get(), POLLIN, 0});
     poll(polls.data(), polls.size(), std::min(100, milliseconds_until(deadline)));
     for (Guest& guest : gate.admit()) {
       const auto place = std::find(missing.begin(), missing.end(), guest.claim.rank);
@@ -368,7 +368,7 @@ void HostsMeeting::await_later_ranks() {
 // What rank 0 says stays for later: it may be in the world already.
 void HostsMeeting::expect_first_there() {
   Connection& first = connections_[0];
-  if (!first || first.receive()) return;
+  if (first.receive()) return;
   while (const auto frame = first.next())
     if (frame->kind == FrameKind::failure) refuse(frame->payload);
   refuse("rank 0 ended before the world was complete");
