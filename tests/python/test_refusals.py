@@ -33,17 +33,20 @@ def ones(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
     return torch.ones(shape, dtype=dtype)
 
 
+OPERATORS: tuple[Callable[[Tensor, Tensor, Any], Tensor], ...] = (
+    it.matmul_all_reduce,
+    it.matmul_reduce_scatter,
+    it.all_gather_matmul,
+    it.matmul_all_to_all,
+    lambda a, b, group: it.all_reduce(a, group),
+    lambda a, b, group: it.all_reduce_rms_norm(a, None, ones(16), 1e-6, group)[1],
+)
+
+
 def sums(group: Any, value: float, rows: int = 8) -> list[Tensor]:
     """Every operator's result, of which each element is known."""
     a, b = ones(rows, 16) * value, ones(16, 8)
-    return [
-        it.matmul_all_reduce(a, b, group),
-        it.matmul_reduce_scatter(a, b, group),
-        it.all_gather_matmul(a, b, group),
-        it.matmul_all_to_all(a, b, group),
-        it.all_reduce(a, group),
-        it.all_reduce_rms_norm(a, None, ones(16), 1e-6, group)[1],
-    ]
+    return [operator(a, b, group) for operator in OPERATORS]
 
 
 def expect_right(group: Any, value: float) -> None:
@@ -129,24 +132,14 @@ def mixed_up(seed: int, steps: int) -> None:
     group, rank = group_of(0, 1, 2, 3), dist.get_rank()
     draw = random.Random(seed)
     for step in range(steps):
-        usual = (draw.randrange(6), draw.randint(1, 8))
+        usual = (draw.randrange(len(OPERATORS)), draw.randint(1, 8))
         calls = [usual] * 4
         if draw.random() < 0.4:
-            other = (draw.randrange(6), draw.randint(1, 8))
+            other = (draw.randrange(len(OPERATORS)), draw.randint(1, 8))
             calls = [other if draw.random() < 0.5 else usual for _ in range(4)]
         which, rows = calls[rank]
         a, b = ones(4 * rows, 16), ones(16, 8)
-        text = told(
-            lambda which=which, a=a, b=b: (
-                it.matmul_all_reduce,
-                it.matmul_reduce_scatter,
-                it.all_gather_matmul,
-                it.matmul_all_to_all,
-                lambda a, b, group: it.all_reduce(a, group),
-                lambda a, b, group: it.all_reduce_rms_norm(a, None, ones(16), 1e-6, group),
-            )[which](a, b, group),
-            group,
-        )
+        text = told(lambda which=which, a=a, b=b: OPERATORS[which](a, b, group), group)
         assert (text == "") == (len(set(calls)) == 1), (seed, step, calls, text)
         if text:
             expect_right(group, 2)
