@@ -80,7 +80,7 @@ class FromCpp:
         self.library = ctypes.CDLL(path)
         self.library.imbrex_host_cost_burst.restype = ctypes.c_double
         world = groups._worlds[group.group_name]
-        gemm = _c.new(_c.Gemm, m=options.rows, n=options.columns, k=options.depth, type=_c.BF16)
+        gemm = _c.new(_c.Gemm, m=options.rows, n=options.columns, k=options.depth, type=_c.BF16, any_m=1)
         made = _c.new(_c.OperatorOptions, device=_c.CUDA if a.is_cuda else _c.CPU)
         self.made = _c.make("operator_make", world.handle, _c.GEMM_REDUCE_SCATTER, ctypes.byref(gemm), ctypes.byref(made))
         self.operands = (_c.Operand * 3)(*(_c.Operand(name=name, view=view(one)) for name, one in ((b"a", a), (b"b", b), (b"out", out))))

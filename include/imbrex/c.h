@@ -187,7 +187,7 @@ typedef struct imbrex_operator_options {
   const char* knobs;     ///< a JSON object, as plans have them; what it leaves out is chosen. NULL: all are
   imbrex_device device;
   int32_t cpu_workers;  ///< CPU: threads a rank that take compute tasks; 0: one
-  uint64_t heap_bytes;  ///< GPUs: symmetric heap per rank, at first; 0: 1 GiB. With the world's first operator
+  uint64_t heap_bytes;  ///< GPUs: symmetric heap per rank, at first; 0: 64 MiB. With the world's first operator
   int32_t reserved[2];
   const char* codec;  ///< of the two operators that sum: "int8", "int4+int8", "flash6" ... (docs/quantization.md);
                       ///< NULL: what the knobs say, or exact. Unlike an all-reduce, it takes no tolerance
@@ -211,6 +211,10 @@ imbrex_status imbrex_operator_make(imbrex_world* world, imbrex_operator_kind kin
                                    const imbrex_operator_options* options, imbrex_operator** made) IMBREX_NOEXCEPT;
 
 /// NULL is allowed.
+/// Collective, with `any_m`: calls take any M up to `m` from now on, where that is more than before. See
+/// GemmOperator::grow.
+imbrex_status imbrex_operator_grow(imbrex_operator* op, int64_t m) IMBREX_NOEXCEPT;
+
 imbrex_status imbrex_operator_destroy(imbrex_operator* op) IMBREX_NOEXCEPT;
 
 /// How many operands a call takes; -1 for NULL.

@@ -76,7 +76,8 @@ struct OperatorOptions {
 /// With GemmShape::any_m, the rows of "a" say what M a call has, which is the same on every rank. No call needs a
 /// collective set-up: each rank makes the plan of an M when a call first has it, which takes a simulated run of every
 /// candidate unless strategy and knobs are given, and keeps the plans of the 32 M called last. They share memory, which
-/// the operator takes when it is made: enough for the plans of `m`, a half of it, a quarter and so on. Where the plan
+/// is there when the operator is made: enough for the plans of `m`, a half of it, a quarter and so on; on GPUs all
+/// operators of any M of a world share one, which is as large as the largest needs. Where the plan
 /// of another M takes more, the call takes that from never used memory of the symmetric heap, and throws
 /// Error(runtime_failure) on every rank where it is full; the operator stays usable. An M above `m`, or one that does
 /// not divide by the ranks, is refused as operands are. Where the ranks' M differ, those that do not have the M of the
@@ -84,7 +85,8 @@ struct OperatorOptions {
 /// that some ranks refuse.
 ///
 /// On GPUs an operator of any M runs fused plans that store what they send, and plans of libraries: those of copy
-/// engines, and of strategy signaled, are not chosen, and refused with Error(invalid_input) where they are asked for.
+/// engines, and of strategy signaled, work in memory of their own. They are chosen for the M that the operator was made
+/// for alone, and refused with Error(invalid_input) where they are asked for.
 /// The kernels that the sizes may choose are loaded, and communicators made, with the operator. The first call of an M
 /// whose plan is a library's waits until this rank's calls are over. While a stream is captured, a call of an M that no
 /// plan is kept for is refused with Error(invalid_input): call it once before. Plans whose calls were captured stay as
@@ -155,6 +157,13 @@ class GemmOperator {
   /// GemmShape::packed.
   PackedLayout packed_layout() const;
 
+  /// Collective, with any_m: from now on calls take any M up to `m`, where that is more than before. What is known of
+  /// operands, plan and shapes is that of the new largest M then. Graphs that hold calls stay good: what their plans
+  /// have of memory stays, too. The plan of the new largest M has no memory of its own. Throws Error(invalid_input),
+  /// on every rank, without any_m or where the ranks' `m` differ, and what making an operator throws; then the operator
+  /// is as it was.
+  void grow(std::int64_t m);
+
   /// cpu or cuda.
   Device device() const;
   /// Why an operator made with Device::automatic works on the CPU; empty if it works on GPUs, or was told to.
@@ -169,7 +178,10 @@ class GemmOperator {
 
  private:
   struct State;
+  static std::unique_ptr<State> make(World& world, Operator op, const GemmShape& shape, const OperatorOptions& options,
+                                     bool own_memory);
   std::unique_ptr<State> state_;
+  std::vector<std::unique_ptr<State>> outgrown_;  // that graphs may hold
 };
 
 /// A: M/R x K, B: K x N/R -> M x N/R; M and N divide by the ranks. With `more_n`, each B of the list has an output, and

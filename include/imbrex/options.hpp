@@ -38,8 +38,8 @@ struct CpuOptions {
 };
 
 struct CudaOptions {
-  std::size_t heap_bytes = std::size_t{1} << 30;  ///< symmetric heap in GPU memory, per rank, for all operators, at
-                                                  ///< first; where it is full it grows by as much or what is needed
+  std::size_t heap_bytes = std::size_t{64} << 20;  ///< symmetric heap in GPU memory, per rank, for all operators, at
+                                                   ///< first; where it is full it grows by as much or what is needed
   std::string kernel;     ///< part of a kernel's name ("plain", "cooperative"); empty: the one that fits the plan best
   bool timeline = false;  ///< blocking calls record spans, of an epoch after others: they queue four more
   int ranks_per_gpu = 1;  ///< more: so many ranks share each GPU, each with its part of the SMs, to try plans of more

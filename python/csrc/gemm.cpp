@@ -192,9 +192,10 @@ void Call::make_out(std::int32_t ranks) {
   }
 }
 
+// All but M.
 Key key_of(const Call& call, const imbrex_gemm& gemm) {
   Key key;
-  key.numbers = {call.kind,        gemm.m,
+  key.numbers = {call.kind,        0,
                  gemm.n,           gemm.k,
                  gemm.type,        gemm.bias,
                  gemm.scales,      call.b_by_columns(),
@@ -259,16 +260,19 @@ void run(Call& call, const Form* form = nullptr) {
     }
     if (call.gathered) operands[count++] = {"gathered", call.gathered.matrix(call.dim)};
 
-    made = &find_or_make(group, key_of(call, gemm), call.a.on_gpu(), stream, [&] {
+    const auto make = [&] {
+      imbrex_gemm of_any_m = gemm;
+      of_any_m.any_m = 1;
       imbrex_operator_options options{};
       options.size = sizeof(options);
       options.device = call.a.on_gpu() ? IMBREX_CUDA : IMBREX_CPU;
       options.cpu_workers = group.cpu_workers;
       options.codec = call.codec ? for_c("codec", *call.codec) : nullptr;
       Made result;
-      check(imbrex_operator_make(group.world, call.kind, &gemm, &options, &result.product));
+      check(imbrex_operator_make(group.world, call.kind, &of_any_m, &options, &result.product));
       return result;
-    });
+    };
+    made = &find_or_make_of_any_m(group, key_of(call, gemm), gemm.m, call.a.on_gpu(), stream, make);
   });
   if (made == nullptr) return skip_call(group, "a is " + call.a.shape() + ": the rows must be as many on every rank");
   check(imbrex_operator_run(made->product, operands.data(), count, stream));

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <bit>
 #include <memory>
 
 #include "interface.hpp"
@@ -70,6 +71,33 @@ void Group::end_oldest() {
   oldest->second.destroy();
   ready.clear();
   made.erase(oldest);
+}
+
+// All ranks have made theirs before one ends the oldest, so all end the same one. One whose making is refused ends
+// none.
+Made& keep(Group& group, const Key& key, Made made, bool on_gpu) {
+  made.on_gpu = on_gpu;
+  made.number = ++group.objects;
+  count(Count::made);
+  Made& kept = group.made.emplace(key, made).first->second;
+  if (!on_gpu) group.end_oldest();
+  return kept;
+}
+
+void grow(const Group& group, Made& product, std::int64_t m, void* stream) {
+  if (product.on_gpu) expect_no_capture(stream);
+  const auto power = static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(m)));
+  const std::int64_t largest = (power + group.size - 1) / group.size * group.size;
+  imbrex_status status = imbrex_operator_grow(product.product, largest);
+  // All ranks have that error: memory for these rows alone may be there.
+  if (status == IMBREX_RUNTIME_FAILURE && largest != m) {
+    status = imbrex_operator_grow(product.product, m);
+    if (status == IMBREX_OK) product.largest = m;
+  } else if (status == IMBREX_OK) {
+    product.largest = largest;
+  }
+  check(status);
+  count(Count::made);
 }
 
 Group* connected_group(std::string_view name) { return registry().find(name); }

@@ -48,6 +48,7 @@ struct Made {
   imbrex_operator* product = nullptr;
   imbrex_collective* collective = nullptr;
   bool on_gpu = false;
+  std::int64_t largest = 0;  ///< M that a product takes at most
   std::uint64_t number = 0;  ///< the group's objects are made in one order on every rank
 
   void destroy() const noexcept;
@@ -122,21 +123,35 @@ void skip_call(Group& group, const std::string& reason);
 /// Refuses a call that would make an operator while a graph is captured on `stream`.
 void expect_no_capture(void* stream);
 
+/// Keeps what was made for `key`.
+Made& keep(Group& group, const Key& key, Made made, bool on_gpu);
+
+/// Collective: the product takes `m` rows from now on.
+void grow(const Group& group, Made& product, std::int64_t m, void* stream);
+
 /// What `make` makes for `key`, once. The group's mutex is held.
 template <typename Make>
 Made& find_or_make(Group& group, const Key& key, bool on_gpu, void* stream, const Make& make) {
-  auto found = group.made.find(key);
-  if (found == group.made.end()) {
-    if (on_gpu) expect_no_capture(stream);
-    Made made = make();
-    made.on_gpu = on_gpu;
-    made.number = ++group.objects;
-    count(Count::made);
-    found = group.made.emplace(key, made).first;
-    // Not sooner: all ranks have made theirs, so all end the same one. One whose making is refused ends none.
-    if (!on_gpu) group.end_oldest();
+  const auto found = group.made.find(key);
+  if (found != group.made.end()) return found->second;
+  if (on_gpu) expect_no_capture(stream);
+  return keep(group, key, make(), on_gpu);
+}
+
+/// The product of `key` for a call of `m` rows, which takes any M up to a largest one. The first call makes it for its
+/// own M, so that a model of one size has the best plan; one that needs more lets it grow to the next power of two. The
+/// group's mutex is held.
+template <typename Make>
+Made& find_or_make_of_any_m(Group& group, const Key& key, std::int64_t m, bool on_gpu, void* stream, const Make& make) {
+  const auto found = group.made.find(key);
+  if (found != group.made.end()) {
+    if (m > found->second.largest) grow(group, found->second, m, stream);
+    return found->second;
   }
-  return found->second;
+  if (on_gpu) expect_no_capture(stream);
+  Made made = make();
+  made.largest = m;
+  return keep(group, key, made, on_gpu);
 }
 
 }  // namespace imbrex_torch

@@ -108,6 +108,14 @@ imbrex_status imbrex_operator_make(imbrex_world* world, imbrex_operator_kind kin
   });
 }
 
+imbrex_status imbrex_operator_grow(imbrex_operator* op, int64_t m) noexcept {
+  return guarded([&] {
+    c::OperatorObject& object = c::operator_of(op);
+    object.op->grow(m);
+    object.plan.clear();
+  });
+}
+
 imbrex_status imbrex_operator_destroy(imbrex_operator* op) noexcept {
   if (op == nullptr) return IMBREX_OK;
   return guarded([&] { delete &c::operator_of(op); });

@@ -14,6 +14,7 @@
 #include "choose/choose.hpp"
 #include "choose/choose_gpu.hpp"
 #include "execute/cpu/pooled_plans.hpp"
+#include "execute/cuda/calls_and_outputs.hpp"
 #include "execute/operands.hpp"
 #include "execute/terms.hpp"
 #include "imbrex/advanced/execute.hpp"
@@ -163,6 +164,8 @@ struct GemmOperator::State {
   std::string why_cpu;
   std::int64_t called = 0;  // M of the last call
   CodecReport last_codes;   // on the CPU: of the last call
+  GemmShape shape;          // as it was given, and the options
+  OperatorOptions given;
   execute::OperandRules rules;
   runtime::Calls& calls;
   runtime::CallMember member;
@@ -172,11 +175,13 @@ struct GemmOperator::State {
   std::vector<const void*> known;  // operands of the last call, which were found to be on the GPU
   std::shared_ptr<void> aside;     // on the CPU: for a copy of "a", once a call had it in an output
 
-  State(World& w, const Problem& p, bool any_m, const OperatorOptions& o)
+  State(World& w, const Problem& p, const GemmShape& s, const OperatorOptions& chosen, const OperatorOptions& asked)
       : world(w),
         problem(p),
-        options(o),
-        rules(p, any_m),
+        options(chosen),
+        shape(s),
+        given(asked),
+        rules(p, s.any_m),
         calls(runtime::calls_of(w)),
         member(calls, [this](const runtime::CallNote& call) { stand_in(call.size); }) {}
 
@@ -206,14 +211,15 @@ struct GemmOperator::State {
     });
   }
 
-  // Whether the operator runs on GPUs; if not, `refusal` says why.
-  bool prepare_on_gpus(bool any_m, std::string& refusal) {
+  // Whether the operator runs on GPUs; if not, `refusal` says why. `own_memory`: see operation_of_any_m.
+  bool prepare_on_gpus(bool own_memory, std::string& refusal) {
     gpus = ops::gpus_of(world, options.cuda);
     refusal = gpus->refusal;
     if (!refusal.empty()) return false;
     const ops::PlanRequest request{options.strategy, given_of(options), options.codec};
     try {
-      on_gpus = any_m ? gpus->operation_of_any_m(world, problem, request) : gpus->operation(world, problem, request);
+      on_gpus = shape.any_m ? gpus->operation_of_any_m(world, problem, request, own_memory)
+                            : gpus->operation(world, problem, request);
     } catch (const Error& error) {
       if (error.code() != ErrorCode::invalid_input) throw;
       refusal = error.what();
@@ -245,7 +251,10 @@ struct GemmOperator::State {
     return terms;
   }
 
-  Execution& execution() { return on_gpus ? *on_gpus->execution : *on_host; }
+  Execution& execution() { return on_gpus ? on_gpus->any() : *on_host; }
+
+  // Whether some call of the world was captured.
+  bool captured() const { return on_gpus && gpus->executor != nullptr && cuda::has_captures(*gpus->executor); }
 
   // On the CPU. The execution of another M may be gone when somebody asks for the report.
   Report run_here(const Addresses& addresses) {
@@ -346,8 +355,8 @@ struct GemmOperator::State {
   }
 };
 
-GemmOperator::GemmOperator(World& world, Operator op, const GemmShape& shape, const OperatorOptions& given)
-    : state_(nullptr) {
+std::unique_ptr<GemmOperator::State> GemmOperator::make(World& world, Operator op, const GemmShape& shape,
+                                                        const OperatorOptions& given, bool own_memory) {
   runtime::expect_one_host(world, "an operator");
   OperatorOptions options = given;
   // Spans of CPU workers are asked for in vain of a GPU.
@@ -361,18 +370,38 @@ GemmOperator::GemmOperator(World& world, Operator op, const GemmShape& shape, co
         .add("packed", shape.packed);
   });
   if (shape.packed) choose_packed(world, wanted, problem, options);
-  state_ = std::make_unique<State>(world, problem, shape.any_m, options);
-  State& s = *state_;
+  auto made = std::make_unique<State>(world, problem, shape, options, given);
+  State& s = *made;
   if (shape.packed) s.list_blocks();
-  if (wanted && s.prepare_on_gpus(shape.any_m, s.why_cpu)) return;
+  if (wanted && s.prepare_on_gpus(own_memory, s.why_cpu)) return made;
   if (options.device == Device::cuda) throw Error(ErrorCode::invalid_input, fmt::format("device cuda: {}", s.why_cpu));
   if (shape.any_m) {
     s.prepare_any_m();
-    return;
+    return made;
   }
   s.plan = std::make_shared<const Plan>(s.plan_of(problem.m));
   s.host = make_cpu_executor(world, options.cpu);
   s.on_host = s.host->prepare(s.plan);
+  return made;
+}
+
+GemmOperator::GemmOperator(World& world, Operator op, const GemmShape& shape, const OperatorOptions& given)
+    : state_(make(world, op, shape, given, true)) {}
+
+// Graphs may hold calls of the plan that has memory of its own; what took turns is kept by what the plans share.
+void GemmOperator::grow(std::int64_t m) {
+  State& s = *state_;
+  const auto captured = runtime::agree(s.world, [&] {
+    IMBREX_EXPECTS(s.shape.any_m, "grow: {} was made without any_m", name_of(s.problem.op));
+    return runtime::Terms("a larger M").add("operator", s.member.number()).add("m", m).tell(s.captured());
+  });
+  if (m <= s.problem.m) return;
+  GemmShape shape = s.shape;
+  shape.m = m;
+  auto made = make(s.world, s.problem.op, shape, s.given, false);
+  if (std::any_of(captured.begin(), captured.end(), [](std::int64_t one) { return one != 0; }))
+    outgrown_.push_back(std::move(state_));
+  state_ = std::move(made);
 }
 
 GemmOperator::~GemmOperator() = default;
@@ -405,7 +434,7 @@ void GemmOperator::run(const Operands& operands, CudaStream stream) {
         const Addresses addresses = s.rules.resolve(operands);
         if (on_gpus) {
           s.expect_on_gpu(operands);
-          s.execution().expect_stream(stream);
+          s.on_gpus->expect_stream(stream);
           s.on_gpus->expect_ready(s.rules.m(), stream);
         } else {
           IMBREX_EXPECTS(stream == nullptr, "a stream of CUDA is given, and this operator works on the CPU");

@@ -25,6 +25,12 @@ class PlansBySize {
   /// Until the next call. Throws what `make` throws, and keeps what it had.
   Execution& at(std::int64_t m);
 
+  /// The one used last; null where none is kept.
+  Execution* last() const { return kept_.empty() ? nullptr : kept_.front().execution.get(); }
+
+  /// Keeps none any more; calls make them anew.
+  void clear() { kept_.clear(); }
+
   /// Whether it is kept.
   bool has(std::int64_t m) const;
 

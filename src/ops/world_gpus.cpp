@@ -111,7 +111,7 @@ std::shared_ptr<GpuOperation> WorldGpus::operation(World& world, const Problem& 
   auto made = std::make_shared<GpuOperation>(GpuOperation{problem, request});
   made->chosen =
       of_rank_0(world, choose::choose_gpu_candidate(problem, request.strategy, request.knobs, gpus, request.codec));
-  made->execution = executor->prepare_tasks(
+  made->own = executor->prepare_tasks(
       [&] { return plan::make_rank_tasks(problem, made->chosen.strategy, made->chosen.knobs, world.rank()); });
   operations.push_back(made);
   return made;
@@ -157,7 +157,7 @@ void WorldGpus::prepare_any_m(World& world, GpuOperation& operation) {
     // Each rank chooses for itself, and all have to choose alike.
     return runtime::Terms("an operator of any M").add("tuning tables", choose::digest_of_tables(gpus));
   });
-  operation.plans = cuda::pool_plans(*executor, [&] {
+  const auto survey = [&] {
     std::vector<cuda::PlanToRun> plans;
     // Other plans serve fewer rows, and may take more memory.
     const std::int64_t unit = plan::splits_m(largest.op) ? largest.ranks : 1;
@@ -166,12 +166,10 @@ void WorldGpus::prepare_any_m(World& world, GpuOperation& operation) {
       if (units >= 4) plans.push_back(plan_of(largest, operation.request, (units - units / 4) * unit));
     }
     return plans;
-  });
-  runtime::agree(world, [&] {
-    const cuda::PlanToRun plan = plan_of(largest, operation.request, largest.m);
-    operation.chosen = plan.candidate;
-    operation.execution = operation.plans->prepare(plan);
-    return runtime::Terms("the plan of the largest M");
+  };
+  operation.plans = cuda::pool_plans(*executor, survey, [this] {
+    for (const auto& weak : operations)
+      if (const auto other = weak.lock(); other != nullptr && other->by_size) other->by_size->clear();
   });
   operation.by_size.emplace([this, &operation](std::int64_t m) {
     try {
@@ -182,11 +180,36 @@ void WorldGpus::prepare_any_m(World& world, GpuOperation& operation) {
   });
 }
 
+// The largest M is often the one that is called: where the best plan for it takes no turns, it has memory of its own.
+void WorldGpus::prepare_largest(World& world, GpuOperation& operation, bool own_memory) {
+  const Problem& largest = operation.problem;
+  const PlanRequest& request = operation.request;
+  std::string refusal = "no memory of its own";
+  runtime::agree(world, [&] {
+    operation.chosen = plan_of(largest, request, largest.m).candidate;
+    if (own_memory) {
+      const plan::Candidate best =
+          choose::choose_gpu_candidate(largest, request.strategy, request.knobs, gpus, request.codec);
+      const auto tasks = plan::make_rank_tasks(largest, best.strategy, best.knobs, world.rank());
+      if (const std::string turns = cuda::refusal_of_turns(tasks->frame()); !turns.empty()) {
+        refusal.clear();
+        operation.chosen = best;
+      }
+    }
+    if (!refusal.empty()) operation.by_size->at(largest.m);
+    return runtime::Terms("the plan of the largest M").add("strategy", name_of(operation.chosen.strategy));
+  });
+  if (!refusal.empty()) return;
+  operation.own = executor->prepare_tasks(
+      [&] { return plan::make_rank_tasks(largest, operation.chosen.strategy, operation.chosen.knobs, world.rank()); });
+}
+
 std::shared_ptr<GpuOperation> WorldGpus::operation_of_any_m(World& world, const Problem& problem,
-                                                            const PlanRequest& request) {
+                                                            const PlanRequest& request, bool own_memory) {
   if (auto kept = find(problem, request, true)) return kept;
   auto made = std::make_shared<GpuOperation>(GpuOperation{problem, request, true});
   prepare_any_m(world, *made);
+  prepare_largest(world, *made, own_memory);
   operations.push_back(made);
   return made;
 }

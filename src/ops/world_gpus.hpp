@@ -35,11 +35,21 @@ struct GpuOperation {
   std::unique_ptr<runtime::DeviceMemory> aside{};
   plan::Candidate chosen{};                    ///< what runs: make_plan's plan; with any M, for the largest
   std::unique_ptr<cuda::PooledPlans> plans{};  ///< with any M
-  std::shared_ptr<Execution> execution{};      ///< of the problem's M
-  std::optional<PlansBySize> by_size{};        ///< of all others
+  std::shared_ptr<Execution> own{};            ///< of the problem's M, in memory of its own; null: it takes turns
+  std::optional<PlansBySize> by_size{};        ///< with any M, of all that take turns
 
-  bool keeps(std::int64_t m) const { return m == problem.m || by_size->has(m); }
-  Execution& at(std::int64_t m) { return m == problem.m ? *execution : by_size->at(m); }
+  bool has_own(std::int64_t m) const { return own != nullptr && m == problem.m; }
+  bool keeps(std::int64_t m) const { return has_own(m) || by_size->has(m); }
+  Execution& at(std::int64_t m) { return has_own(m) ? *own : by_size->at(m); }
+
+  /// One that tells of failures, and waits for calls: all of an operation fail together.
+  Execution& any() {
+    Execution* const last = by_size ? by_size->last() : nullptr;
+    return last != nullptr ? *last : at(problem.m);
+  }
+
+  /// As Execution's.
+  void expect_stream(CudaStream stream) const { plans ? plans->expect_stream(stream) : own->expect_stream(stream); }
 
   /// Throws Error(invalid_input) where a call of that M cannot be put on the stream: it is captured, and no plan kept.
   void expect_ready(std::int64_t m, CudaStream stream) const {
@@ -64,13 +74,17 @@ struct WorldGpus {
   std::shared_ptr<GpuOperation> operation(World& world, const Problem& problem, const PlanRequest& request);
 
   /// Collective. The same for any M up to the problem's: plans for the Ms met are made later, by each rank for itself.
-  std::shared_ptr<GpuOperation> operation_of_any_m(World& world, const Problem& problem, const PlanRequest& request);
+  /// All operations of the world take turns in one memory. `own_memory`: the plan of the largest M may have memory of
+  /// its own, where the one that is chosen takes no turns.
+  std::shared_ptr<GpuOperation> operation_of_any_m(World& world, const Problem& problem, const PlanRequest& request,
+                                                   bool own_memory);
 
  private:
   std::shared_ptr<GpuOperation> find(const Problem& problem, const PlanRequest& request, bool any_m);
   cuda::PlanToRun plan_of(const Problem& largest, const PlanRequest& request, std::int64_t m) const;
   cuda::PlanToRun plan_in_turn(const GpuOperation& operation, std::int64_t m) const;
   void prepare_any_m(World& world, GpuOperation& operation);
+  void prepare_largest(World& world, GpuOperation& operation, bool own_memory);
 };
 
 /// Collective. Made by the first call and kept with the world. Throws Error(invalid_input) for `options` that are

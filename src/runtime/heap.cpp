@@ -16,6 +16,18 @@ void OffsetAllocator::add(std::size_t offset, std::size_t bytes) {
   release(offset);  // joins what it touches
 }
 
+bool OffsetAllocator::remove(std::size_t offset, std::size_t bytes) {
+  bytes -= bytes % alignment;
+  const auto range = free_.find(offset);
+  if (range == free_.end() || range->second != bytes) return false;
+  free_.erase(range);
+  // What follows all that is left was never used, once there is memory again.
+  const bool last =
+      (free_.empty() || free_.rbegin()->first < offset) && (live_.empty() || live_.rbegin()->first < offset);
+  if (last) used_ = std::min(used_, offset);
+  return true;
+}
+
 namespace {
 
 // Nothing where the sum would wrap.

@@ -21,6 +21,9 @@ class OffsetAllocator {
   /// No allocation spans two ranges unless they touch.
   void add(std::size_t offset, std::size_t bytes);
 
+  /// Takes the range away again, which `add` gave and of which nothing is taken. Returns whether that is so.
+  bool remove(std::size_t offset, std::size_t bytes);
+
   /// Nothing where no free range is long enough. Zero bytes take one unit, so that offsets are unique.
   std::optional<std::size_t> allocate(std::size_t bytes);
 

@@ -104,13 +104,14 @@ HostWorld::~HostWorld() {
     // It has neither the membership nor the watcher's thread.
     static_cast<void>(watcher_.release());
     static_cast<void>(links_.release());
-    for (std::shared_ptr<void>* kept : {&attachment_, &stream_order_})
+    for (std::shared_ptr<void>* kept : {&attachment_, &collectives_, &stream_order_})
       static_cast<void>(new std::shared_ptr<void>(std::move(*kept)));  // what it owns is the parent's
     return;
   }
   const bool by_exception = std::uncaught_exceptions() > exceptions_;
   if (by_exception) fail("it left the world by an exception");
   attachment_.reset();
+  collectives_.reset();
   stream_order_.reset();
   const RankState state = by_exception ? failed : finished;
   control_.set_state(state);
@@ -141,6 +142,8 @@ Calls& calls_of(World& world) { return dynamic_cast<HostWorld&>(world).calls(); 
 std::shared_ptr<void>& attachment(World& world) { return dynamic_cast<HostWorld&>(world).attachment(); }
 
 std::shared_ptr<void>& stream_order_slot(World& world) { return dynamic_cast<HostWorld&>(world).stream_order(); }
+
+std::shared_ptr<void>& collectives_slot(World& world) { return dynamic_cast<HostWorld&>(world).collectives(); }
 
 bool HostWorld::is_own() const noexcept { return getpid() == pid_; }
 

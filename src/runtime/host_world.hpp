@@ -63,6 +63,7 @@ class HostWorld final : public World {
   Calls& calls() { return calls_; }
   std::shared_ptr<void>& attachment() { return attachment_; }
   std::shared_ptr<void>& stream_order() { return stream_order_; }
+  std::shared_ptr<void>& collectives() { return collectives_; }
   Links* links() { return links_.get(); }
 
  private:
@@ -81,7 +82,7 @@ class HostWorld final : public World {
   Calls calls_;
   HostHeap heap_;
   std::unique_ptr<Watcher> watcher_;
-  std::shared_ptr<void> stream_order_, attachment_;
+  std::shared_ptr<void> stream_order_, collectives_, attachment_;
 };
 
 /// Stores 8 bytes at an offset, a multiple of 8, of the heap of a rank on another host, behind what was stored there so

@@ -248,6 +248,67 @@ TEST(AnyM, RefusesWhatItWasNotMadeFor) {
   EXPECT_EQ(run_threads(2, roomy, body), 0);
 }
 
+// Rows that are met grow at random; calls of earlier sizes come between.
+TEST(AnyM, GrowsBetweenCalls) {
+  const std::uint64_t seed = test::seed_from_environment();
+  for (Operator op : {Operator::all_gather_gemm, Operator::gemm_reduce_scatter, Operator::gemm_all_reduce,
+                      Operator::gemm_all_to_all}) {
+    const auto body = [&](World& world) {
+      Case c{{op, 4 * world.size(), 4 * world.size(), 4 * world.size(), world.size(), Type::fp32}};
+      c.options.cpu.testing.delays = seed;
+      c.options.cpu.testing.max_delay = 1e-4;
+      const auto any = test::make_operator(world, op, shape_of(c.problem), c.options);
+      Random random(seed);
+      std::map<std::int64_t, Call> calls;
+      std::int64_t largest = c.problem.m;
+      for (int i = 0; i < 12; ++i) {
+        if (i % 3 == 2) {
+          const std::int64_t before = largest;
+          largest = std::max(largest, world.size() * random.between(1, 12 * (i + 1)));
+          any->grow(random.chance(0.2) ? before : largest);  // less than before is nothing to do
+          any->grow(largest);
+          EXPECT_EQ(any->shapes().a.rows, shapes_of(of_size(c.problem, largest)).a.rows);
+          EXPECT_EQ(any->plan().problem.m, largest);
+        }
+        for (int call = 0; call < 6; ++call) {
+          const std::int64_t m = world.size() * random.between(1, largest / world.size());
+          EXPECT_TRUE(calls.try_emplace(m, world, c.problem, m, c.options).first->second.right(*any)) << "M = " << m;
+        }
+      }
+      return 0;
+    };
+    EXPECT_EQ(run_threads(3, roomy, body), 0) << name_of(op);
+    EXPECT_EQ(run_processes(2, roomy, body), 0) << name_of(op);
+  }
+}
+
+// A growth that is refused leaves the operator as it was, on every rank.
+TEST(AnyM, RefusesToGrowWhereItCannot) {
+  std::vector<std::string> differ(3), full(3);
+  const auto body = [&](World& world) {
+    const auto rank = static_cast<std::size_t>(world.rank());
+    const Case c{{Operator::gemm_all_reduce, 8, 6, 6, world.size(), Type::fp32}};
+    const auto any = test::make_operator(world, c.problem.op, shape_of(c.problem), c.options);
+    Call five(world, c.problem, 5, c.options), eight(world, c.problem, 8, c.options);
+    differ[rank] = error_of([&] { any->grow(world.rank() == 1 ? 20 : 30); });
+    EXPECT_TRUE(five.right(*any));
+    full[rank] = error_of([&] { any->grow(std::int64_t{1} << 28); });
+    EXPECT_TRUE(eight.right(*any));
+    EXPECT_EQ(any->plan().problem.m, 8);
+    EXPECT_EQ(error_of([&] { any->grow(-3); }), "");  // it takes as much already
+    GemmAllReduce fixed(world, {.m = 8, .n = 6, .k = 6, .type = Type::fp32}, on_cpu());
+    EXPECT_EQ(error_of([&] { fixed.grow(9); }), "grow: gemm_all_reduce was made without any_m");
+    any->grow(30);
+    EXPECT_TRUE(eight.right(*any));
+    return 0;
+  };
+  EXPECT_EQ(run_threads(3, roomy, body), 0);
+  for (const std::string& message : differ)
+    EXPECT_EQ(message, "ranks disagree on a larger M: rank 1 asks for m = 20, ranks 0 and 2 for m = 30");
+  for (const std::string& message : full)
+    EXPECT_NE(message.find("symmetric heap is full"), std::string::npos) << message;
+}
+
 // 64 ranks are more than any host has GPUs.
 TEST(AnyM, FallsBackToTheCpuAsOperatorsOfOneMDo) {
   const auto body = [](World& world) {

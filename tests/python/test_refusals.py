@@ -98,11 +98,11 @@ def told(call: Call, group: Any) -> str:
 def refused_where_all_places_are_taken() -> None:
     """Rank 1 refuses to make an object, where as many are kept as may be, and the others call one that is there."""
     group = group_of(0, 1, 2, 3)
-    for rows in range(1, 71):
-        it.matmul_all_reduce(ones(rows, 16), ones(16, 8), group)
-    x, last, bad = ones(8, 16), ones(70, 16), dist.get_rank() == 1
+    for cols in range(1, 71):
+        it.matmul_all_reduce(ones(8, 16), ones(16, cols), group)
+    x, last, bad = ones(8, 16), ones(16, 70), dist.get_rank() == 1
     text = told(
-        lambda: it.all_reduce(x, group, codec="int99") if bad else it.matmul_all_reduce(last, ones(16, 8), group), group
+        lambda: it.all_reduce(x, group, codec="int99") if bad else it.matmul_all_reduce(x, last, group), group
     )
     assert "int99" in text or "rank 1" in text, text
     expect_right(group, 2)

@@ -34,6 +34,28 @@ TEST(OffsetAllocator, GivesFromRangesAddedLater) {
   EXPECT_EQ(allocator.allocate(1024), 0u);
 }
 
+TEST(OffsetAllocator, TakesBackRangesOfWhichNothingIsTaken) {
+  OffsetAllocator allocator(1024);
+  allocator.add(2048, 1024);
+  ASSERT_EQ(allocator.allocate(1024), 0u);
+  ASSERT_EQ(allocator.allocate(512), 2048u);
+  EXPECT_FALSE(allocator.remove(2048, 1024));
+  allocator.release(2048);
+  EXPECT_FALSE(allocator.remove(2048, 512));
+  EXPECT_TRUE(allocator.remove(2048, 1024));
+  EXPECT_FALSE(allocator.remove(2048, 1024));
+  EXPECT_EQ(allocator.free_bytes(), 0u);
+  EXPECT_EQ(allocator.allocate(256), std::nullopt);
+  // What comes to that place is new memory.
+  allocator.add(2048, 512);
+  EXPECT_EQ(allocator.unused_bytes(), 512u);
+  EXPECT_EQ(allocator.allocate_unused(512), 2048u);
+  // A range before one that is taken is not.
+  allocator.release(0);
+  EXPECT_TRUE(allocator.remove(0, 1024));
+  EXPECT_EQ(allocator.unused_bytes(), 0u);
+}
+
 TEST(OffsetAllocator, MatchesAModelOverRandomSequences) {
   const unsigned seed = std::random_device{}();
   SCOPED_TRACE("seed " + std::to_string(seed));

@@ -7,7 +7,6 @@
 #include "base/check.hpp"
 #include "collectives/all_reduce.hpp"
 #include "collectives/cuda/cuda_collectives.hpp"
-#include "runtime/cuda/device.hpp"
 #include "runtime/cuda/device_memory.hpp"
 #include "runtime/cuda/stream_order.hpp"
 
@@ -23,10 +22,13 @@ class CudaAllReduce final : public collectives::AllReduceBackend {
         max_count_(max_count),
         type_(type),
         options_(options),
-        collectives_(world, runtime::select_device(world)),
+        collectives_(cuda::collectives_of(world)),
         order_(runtime::stream_order_of(world, runtime::current_gpu())),
-        sizes_{collectives_.one_shot_bytes(type),
-               options.codec ? collectives_.policy().exact_below(type, *options.codec) : 0} {}
+        sizes_{collectives_->one_shot_bytes(type),
+               options.codec ? collectives_->policy().exact_below(type, *options.codec) : 0},
+        kept_(cuda::raw_memory(options.report ? sizeof(cuda::KeptReport) : 0)) {}
+
+  ~CudaAllReduce() override { collectives_->await_all(); }
 
   void operator()(const void* in, void* out, std::int64_t count, void* stream) override {
     IMBREX_EXPECTS(count >= 0 && count <= max_count_, "all_reduce: count = {}: it must be from 0 to {}", count,
@@ -47,7 +49,8 @@ class CudaAllReduce final : public collectives::AllReduceBackend {
     exact.blocks = blocks();
     exact.report = options_.report;
     if (!coded) {
-      collectives_.all_reduce(in, out, count, type_, stream_, exact);
+      collectives_->all_reduce(in, out, count, type_, stream_, exact);
+      keep_report();
       call.end();
       return;
     }
@@ -57,7 +60,7 @@ class CudaAllReduce final : public collectives::AllReduceBackend {
     const bool ring = algorithm == AllReduceAlgorithm::ring;
     knobs.steps = one_shot ? cuda::CodedSteps::one_step : ring ? cuda::CodedSteps::ring : cuda::CodedSteps::two_step;
     if (voted_) {
-      collectives_.vote(in, count, type_, pair, knobs.steps, *options_.tolerance, stream_, blocks());
+      collectives_->vote(in, count, type_, pair, knobs.steps, *options_.tolerance, stream_, blocks());
       knobs.turn = cuda::Turn::unless_exact;
       exact.turn = cuda::Turn::if_exact;
       // The same bits either way; the workspace may be too small for one shot.
@@ -66,8 +69,9 @@ class CudaAllReduce final : public collectives::AllReduceBackend {
     } else {
       knobs.tolerance = options_.tolerance.value_or(-1);
     }
-    collectives_.all_reduce(in, out, count, type_, pair, stream_, knobs);
-    if (voted_) collectives_.all_reduce(in, out, count, type_, stream_, exact);
+    collectives_->all_reduce(in, out, count, type_, pair, stream_, knobs);
+    if (voted_) collectives_->all_reduce(in, out, count, type_, stream_, exact);
+    keep_report();
     call.end();
     const int group = pair.reduce_scatter.group;
     if (one_shot) {
@@ -81,19 +85,20 @@ class CudaAllReduce final : public collectives::AllReduceBackend {
     record_.groups += groups_of(share(world_.rank(), count), pair.all_gather.group);
   }
 
-  void finish() override { collectives_.finish(stream_); }
+  void finish() override { collectives_->finish(stream_); }
 
   AllReduceReport report() override {
     IMBREX_EXPECTS(options_.report, "all_reduce: it was made without `report`");
     collectives::CallRecord record = record_;  // a graph may replay the call
     if (called_) {
-      collectives_.finish(stream_);
+      collectives_->finish(stream_);
       if (captured_) runtime::DeviceMemory::synchronize();  // graphs may replay the call on other streams
-      const cuda::CommReport own = collectives_.report();
+      const auto* kept = static_cast<const cuda::KeptReport*>(kept_.get());
+      const cuda::CommReport own = cuda::CudaCollectives::report_at(kept);
       record.largest_error = std::bit_cast<float>(own.error_bits);
       record.non_finite = static_cast<std::int64_t>(own.non_finite);
       record.raw_groups = own.raw_groups;
-      if (voted_ && collectives_.went_exact()) {
+      if (voted_ && cuda::CudaCollectives::went_exact(kept)) {
         record.exact = 1;
         record.groups = 0;
       }
@@ -102,6 +107,10 @@ class CudaAllReduce final : public collectives::AllReduceBackend {
   }
 
  private:
+  void keep_report() {
+    if (options_.report && called_) collectives_->keep_report(static_cast<cuda::KeptReport*>(kept_.get()), stream_);
+  }
+
   /// Elements whose sums a rank makes.
   std::int64_t share(int owner, std::int64_t count) const {
     const std::int64_t each =
@@ -117,9 +126,10 @@ class CudaAllReduce final : public collectives::AllReduceBackend {
   std::int64_t max_count_;
   Type type_;
   AllReduceOptions options_;
-  cuda::CudaCollectives collectives_;
+  std::shared_ptr<cuda::CudaCollectives> collectives_;
   std::shared_ptr<runtime::StreamOrder> order_;
   collectives::Sizes sizes_;
+  cuda::RawMemory kept_;  // the last call's report
 
   // What is known of the last call.
   cudaStream_t stream_ = nullptr;

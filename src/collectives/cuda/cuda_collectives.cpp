@@ -5,6 +5,7 @@
 
 #include "collectives/cuda/wire/sizes.hpp"
 #include "runtime/agreement.hpp"
+#include "runtime/attachment.hpp"
 #include "runtime/calls.hpp"
 #include "runtime/cuda/await_stream.hpp"
 #include "runtime/cuda/check.hpp"
@@ -101,15 +102,17 @@ CudaCollectives::CudaCollectives(World& world, int device, const CollectivesOpti
 }
 
 // What peers still send lies in memory that lives as long as they map it.
-CudaCollectives::~CudaCollectives() {
+CudaCollectives::~CudaCollectives() { await_all(); }
+
+void CudaCollectives::await_all() const noexcept {
   cudaSetDevice(device_);
   cudaDeviceSynchronize();
 }
 
 void CudaCollectives::expect_alive() {
-  IMBREX_EXPECTS(!dead_, "these collectives failed before");
   look();
   world_.throw_if_failed();
+  IMBREX_EXPECTS(!dead_, "these collectives failed before");
 }
 
 // Ranks that share a GPU must all run at once.
@@ -188,7 +191,13 @@ CommReport CudaCollectives::report() const {
 void CudaCollectives::keep_report(KeptReport* to, cudaStream_t stream) const {
   const std::byte* state = heap_.handle().at(world_.rank(), offset_);
   IMBREX_CUDA_TRY(
-      cudaMemcpyAsync(to, state + offsetof(CommState, reports), sizeof *to, cudaMemcpyDeviceToDevice, stream));
+      cudaMemcpyAsync(to, state + offsetof(CommState, exact_epoch), sizeof *to, cudaMemcpyDeviceToDevice, stream));
+}
+
+bool CudaCollectives::went_exact(const KeptReport* kept) {
+  KeptReport here;
+  IMBREX_CUDA_TRY(cudaMemcpy(&here, kept, sizeof here, cudaMemcpyDeviceToHost));
+  return here.exact_epoch != 0 && here.exact_epoch + 1 == here.block.epoch;
 }
 
 CommReport CudaCollectives::report_at(const KeptReport* kept) {
@@ -231,6 +240,14 @@ void CudaCollectives::throw_fault() {
     fail(text_of(*fault_, world_.rank(), world_.options().wait_limit) +
          runtime::calls_of(world_).absence("this rank's last call"));
   runtime::fail_as_told(world_);
+}
+
+std::shared_ptr<CudaCollectives> collectives_of(World& world, int ranks_per_gpu) {
+  const int device = runtime::select_device(world, ranks_per_gpu);
+  std::shared_ptr<void>& kept = runtime::collectives_slot(world);
+  if (kept == nullptr)
+    kept = std::make_shared<CudaCollectives>(world, device, CollectivesOptions{.ranks_per_gpu = ranks_per_gpu});
+  return std::static_pointer_cast<CudaCollectives>(kept);
 }
 
 }  // namespace imbrex::cuda

@@ -143,16 +143,20 @@ class CudaCollectives {
   /// What the last call wrote down on this rank, if it was through a codec or asked for a report. Its stream is idle.
   CommReport report() const;
 
-  /// Queues a copy of what the call before wrote down on this rank, if it was through a codec, to this GPU's memory,
-  /// for report_at. Captured like calls.
+  /// Queues a copy of what the call before wrote down on this rank, if it was through a codec or asked for a report, to
+  /// this GPU's memory: the next call may be another object's. Captured like calls.
   void keep_report(KeptReport* to, cudaStream_t stream) const;
 
-  /// The call's report; its stream is idle.
+  /// The call's report, and whether it was exact because of a vote; its stream is idle.
   static CommReport report_at(const KeptReport* kept);
+  static bool went_exact(const KeptReport* kept);
 
   /// Waits for the stream. Throws Error(runtime_failure) naming rank, step, peer and place if a wait of a kernel passed
   /// the world's limit, or the rank that was lost; every rank throws, and the object is dead.
   void finish(cudaStream_t stream);
+
+  /// Waits for the device: an object ends, and its callers' memory may go.
+  void await_all() const noexcept;
 
   /// Does not wait: throws as finish does once a wait has passed its limit.
   void look();
@@ -194,6 +198,10 @@ class CudaCollectives {
   Comm comm_{};
   bool dead_ = false;
 };
+
+/// Collective, the first time: those of the world, for all its objects, whose calls have one order. They select the
+/// rank's GPU. `ranks_per_gpu` as in CollectivesOptions.
+std::shared_ptr<CudaCollectives> collectives_of(World& world, int ranks_per_gpu = 1);
 
 /// Loads every kernel: loading one after a kernel that waits for a peer can stop that peer.
 void load_exact_kernels();

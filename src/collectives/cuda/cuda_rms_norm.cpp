@@ -3,7 +3,6 @@
 
 #include "collectives/cuda/cuda_collectives.hpp"
 #include "collectives/rms_norm.hpp"
-#include "runtime/cuda/device.hpp"
 #include "runtime/cuda/device_memory.hpp"
 #include "runtime/cuda/stream_order.hpp"
 
@@ -19,8 +18,10 @@ class CudaAllReduceRmsNorm final : public collectives::RmsNormBackend {
         hidden_(hidden),
         type_(type),
         options_(options),
-        collectives_(world, runtime::select_device(world)),
+        collectives_(cuda::collectives_of(world)),
         order_(runtime::stream_order_of(world, runtime::current_gpu())) {}
+
+  ~CudaAllReduceRmsNorm() override { collectives_->await_all(); }
 
   void operator()(const collectives::RmsNormOperands& operands, std::int64_t rows, void* stream) override {
     collectives::expect_operands(operands, rows, max_rows_, hidden_, type_);
@@ -30,23 +31,24 @@ class CudaAllReduceRmsNorm final : public collectives::RmsNormBackend {
     knobs.blocks = std::min(static_cast<std::uint32_t>(options_.ctas), cuda::max_comm_blocks);
     stream_ = static_cast<cudaStream_t>(stream);
     runtime::InOrder call(*order_, stream_);
-    collectives_.all_reduce_rms_norm(operands, rows, hidden_, options_.eps, type_, stream_, knobs);
+    collectives_->all_reduce_rms_norm(operands, rows, hidden_, options_.eps, type_, stream_, knobs);
     call.end();
   }
 
   AllReduceAlgorithm algorithm_of(std::int64_t rows) const override {
-    return collectives::choose(options_, rows, hidden_, type_,
-                               collectives_.one_shot_bytes(type_, hidden_ * static_cast<std::int64_t>(size_of(type_))));
+    return collectives::choose(
+        options_, rows, hidden_, type_,
+        collectives_->one_shot_bytes(type_, hidden_ * static_cast<std::int64_t>(size_of(type_))));
   }
 
-  void finish() override { collectives_.finish(stream_); }
+  void finish() override { collectives_->finish(stream_); }
 
  private:
   World& world_;
   std::int64_t max_rows_, hidden_;
   Type type_;
   AllReduceRmsNormOptions options_;
-  cuda::CudaCollectives collectives_;
+  std::shared_ptr<cuda::CudaCollectives> collectives_;
   std::shared_ptr<runtime::StreamOrder> order_;
   cudaStream_t stream_ = nullptr;  // of the last call
 };

@@ -16,13 +16,15 @@ std::unique_ptr<Executor> make_cuda_executor(World&, const CudaOptions&) {
   throw Error(ErrorCode::invalid_input, why_not);
 }
 
-std::unique_ptr<cuda::PooledPlans> cuda::pool_plans(Executor&, const std::function<std::vector<PlanToRun>()>&) {
+std::unique_ptr<cuda::PooledPlans> cuda::pool_plans(Executor&, const std::function<std::vector<PlanToRun>()>&,
+                                                    const std::function<void()>&) {
   throw Error(ErrorCode::invalid_input, why_not);
 }
 
 cuda::QueuedCall::QueuedCall(World&, int, CudaStream) { throw Error(ErrorCode::invalid_input, why_not); }
 void cuda::QueuedCall::end() {}
 void* cuda::output_at(Executor&, std::uint64_t) { throw Error(ErrorCode::invalid_input, why_not); }
+bool cuda::has_captures(Executor&) { throw Error(ErrorCode::invalid_input, why_not); }
 
 std::vector<LibraryAlgorithm> cuda::library_suggestions(const Problem&) {
   throw Error(ErrorCode::invalid_input, why_not);

@@ -28,4 +28,7 @@ class QueuedCall {
 /// one of make_cuda_executor.
 void* output_at(Executor& executor, std::uint64_t place);
 
+/// Whether some call of the world was captured, so that a graph may replay it.
+bool has_captures(Executor& executor);
+
 }  // namespace imbrex::cuda

@@ -63,7 +63,8 @@ class CudaExecutor final : public Executor {
                                                  *std::move(surveyed), tables_, options_);
   }
 
-  std::unique_ptr<cuda::PooledPlans> pool(const std::function<std::vector<cuda::PlanToRun>()>& survey) {
+  std::unique_ptr<cuda::PooledPlans> pool(const std::function<std::vector<cuda::PlanToRun>()>& survey,
+                                          const std::function<void()>& drop) {
     Type type{};
     cuda::PoolNeeds needs;
     std::vector<cuda::LanePlan> by_libraries;
@@ -79,6 +80,9 @@ class CudaExecutor final : public Executor {
         else
           add(needs, *tasks), ++by_kernels;
       }
+      // Plans of sizes between those may take a little more.
+      needs.share.bytes += needs.share.bytes / 8 / execute::HeapLayout::alignment * execute::HeapLayout::alignment;
+      needs.share.counters += needs.share.counters / 4;
       return execute::terms_of(*tasks_of(plans.front(), world_.rank()))
           .add("plans of libraries", by_libraries.size())
           .add("plans of kernels", by_kernels)
@@ -89,13 +93,15 @@ class CudaExecutor final : public Executor {
     await_replays();
     const std::lock_guard guard(calls_.lock());
     quiesce();
-    const bool libraries = !by_libraries.empty();
-    if (libraries) start_libraries();
-    auto made = std::make_unique<Pooled>(*this);
-    if (by_kernels > 0)
-      made->pool = std::make_shared<cuda::CudaPool>(world_, heap_, calls_, faults_, device_, type, needs, options_);
-    if (libraries) made->turns = libraries_->take_turns(std::move(by_libraries), options_);
-    return made;
+    if (by_kernels > 0) {
+      if (pool_ == nullptr || !pool_->needs().hold(needs)) replace_pool(needs, drop);
+      pool_->load_kernels(type);
+    }
+    if (!by_libraries.empty()) {
+      start_libraries();
+      turns_ = libraries_->take_turns(std::move(by_libraries), options_);
+    }
+    return std::make_unique<Pooled>(*this);
   }
 
   std::shared_ptr<void> allocate_output(std::size_t bytes) override {
@@ -108,6 +114,8 @@ class CudaExecutor final : public Executor {
     return {heap_.handle().at(world_.rank(), offset), [this, offset](void*) { release(offset); }};
   }
 
+  bool has_captures() { return calls_.captured(); }
+
   void* output_at(std::uint64_t place) const { return heap_.handle().at(world_.rank(), place - 1); }
 
  private:
@@ -117,7 +125,11 @@ class CudaExecutor final : public Executor {
 
     std::string lacks(const cuda::PlanToRun& plan) const override {
       const auto tasks = tasks_of(plan, executor_.world_.rank());
-      if (!cuda::runs_by_libraries(tasks->frame())) return pool != nullptr ? "" : "memory for plans of strategy fused";
+      if (!cuda::runs_by_libraries(tasks->frame())) {
+        const auto& pool = executor_.pool_;
+        return pool != nullptr && pool->has_kernels(plan.problem.type) ? "" : "memory for plans of strategy fused";
+      }
+      const auto& turns = executor_.turns_;
       return turns != nullptr ? turns->lacks(*tasks->whole())
                               : "libraries, which no plan needed when they were started";
     }
@@ -125,7 +137,12 @@ class CudaExecutor final : public Executor {
     std::shared_ptr<Execution> prepare(const cuda::PlanToRun& plan) override {
       const std::string lack = lacks(plan);
       IMBREX_EXPECTS(lack.empty(), "its plan needs {}", lack);
-      return executor_.prepare_in(*this, plan);
+      return executor_.prepare_in_turns(plan);
+    }
+
+    void expect_stream(CudaStream stream) const override {
+      const std::lock_guard guard(executor_.calls_.lock());
+      executor_.calls_.expect(static_cast<cudaStream_t>(stream));
     }
 
     void expect_uncaptured(CudaStream stream, std::int64_t m) const override {
@@ -136,9 +153,6 @@ class CudaExecutor final : public Executor {
                      "with this M before the capture",
                      m);
     }
-
-    std::shared_ptr<cuda::CudaPool> pool;       // null where no plan is fused
-    std::shared_ptr<cuda::LibraryTurns> turns;  // null where none is of libraries
 
    private:
     CudaExecutor& executor_;
@@ -200,19 +214,44 @@ class CudaExecutor final : public Executor {
     return libraries_->prepare(std::move(lanes), std::move(kernel), options_);
   }
 
+  // Memory for what there was and for `needs`. What the old memory held is prepared anew: calls of it are over, on all
+  // ranks. Where graphs may hold some, it stays.
+  void replace_pool(const cuda::PoolNeeds& needs, const std::function<void()>& drop) {
+    const auto make = [this](const cuda::PoolNeeds& of) {
+      return std::make_shared<cuda::CudaPool>(world_, heap_, calls_, faults_, device_, of, options_);
+    };
+    if (pool_ == nullptr) {
+      pool_ = make(needs);
+      return;
+    }
+    const cuda::PoolNeeds before = pool_->needs();
+    drop();
+    const auto held = runtime::agree(
+        world_, [&] { return runtime::Terms("memory of plans that take turns").tell(pool_->held_by_graphs()); });
+    if (std::any_of(held.begin(), held.end(), [](std::int64_t one) { return one != 0; }))
+      outgrown_.push_back(std::move(pool_));
+    pool_ = nullptr;
+    heap_.give_back(world_);
+    try {
+      pool_ = make(before.joined(needs));
+    } catch (const Error&) {
+      pool_ = make(before);  // every rank has the error
+      throw;
+    }
+  }
+
   // Other ranks may be anywhere in their calls, this rank's kernels under way, and some thread's stream captured.
-  std::shared_ptr<Execution> prepare_in(const Pooled& pooled, const cuda::PlanToRun& plan) {
+  std::shared_ptr<Execution> prepare_in_turns(const cuda::PlanToRun& plan) {
     auto tasks = tasks_of(plan, world_.rank());
     expect_runs(*tasks);
     const std::lock_guard guard(calls_.lock());
     IMBREX_CUDA_TRY(cudaSetDevice(device_));
     const cuda::AsksDuringCaptures asks;
-    if (cuda::runs_by_libraries(tasks->frame())) return pooled.turns->prepare(lanes_of(*tasks->whole()));
+    if (cuda::runs_by_libraries(tasks->frame())) return turns_->prepare(lanes_of(*tasks->whole()));
     cuda::Surveyed surveyed = cuda::survey(*tasks, world_.rank());
-    cuda::CudaPool& pool = *pooled.pool;
-    pool.collect();
-    return pool.lend(std::make_unique<cuda::CudaExecution>(pool, std::move(tasks), std::move(surveyed),
-                                                           world_.rank() == 0 ? nullptr : tasks_of(plan, 0), tables_));
+    pool_->collect();
+    return pool_->lend(std::make_unique<cuda::CudaExecution>(
+        *pool_, std::move(tasks), std::move(surveyed), world_.rank() == 0 ? nullptr : tasks_of(plan, 0), tables_));
   }
 
   static void expect_reachable(plan::TaskStream& tasks) {
@@ -253,6 +292,10 @@ class CudaExecutor final : public Executor {
   runtime::FaultPool faults_;
   cuda::TableMemory tables_;                    // between executions that are made
   std::shared_ptr<cuda::Libraries> libraries_;  // made for the first plan that needs them
+  // Of plans that take turns: null until one needs it; and what was too small, where graphs may hold its calls.
+  std::shared_ptr<cuda::CudaPool> pool_;
+  std::vector<std::shared_ptr<cuda::CudaPool>> outgrown_;
+  std::shared_ptr<cuda::LibraryTurns> turns_;
 };
 
 }  // namespace
@@ -268,9 +311,12 @@ void* cuda::output_at(Executor& executor, std::uint64_t place) {
   return dynamic_cast<CudaExecutor&>(executor).output_at(place);
 }
 
+bool cuda::has_captures(Executor& executor) { return dynamic_cast<CudaExecutor&>(executor).has_captures(); }
+
 std::unique_ptr<cuda::PooledPlans> cuda::pool_plans(Executor& executor,
-                                                    const std::function<std::vector<PlanToRun>()>& survey) {
-  return dynamic_cast<CudaExecutor&>(executor).pool(survey);
+                                                    const std::function<std::vector<PlanToRun>()>& survey,
+                                                    const std::function<void()>& drop) {
+  return dynamic_cast<CudaExecutor&>(executor).pool(survey, drop);
 }
 
 std::unique_ptr<Executor> make_cuda_executor(World& world, const CudaOptions& given) {

@@ -1,4 +1,4 @@
-// Plans that one operator runs one after another on GPUs, each made ready without the other ranks.
+// Plans that the operators of a world run one after another on GPUs, each made ready without the other ranks.
 #pragma once
 
 #include <functional>
@@ -31,13 +31,19 @@ class PooledPlans {
   /// told of and the symmetric heap has no room for it.
   virtual std::shared_ptr<Execution> prepare(const PlanToRun& plan) = 0;
 
+  /// As Execution's.
+  virtual void expect_stream(CudaStream stream) const = 0;
+
   /// Throws Error(invalid_input) while the stream is captured: a plan is not prepared then.
   virtual void expect_uncaptured(CudaStream stream, std::int64_t m) const = 0;
 };
 
 /// Collective, all or none: memory, kernels and communicators for the plans that `survey` names, of one type, and for
-/// smaller ones.
-/// The executor, one of make_cuda_executor, outlives them. Throws as Executor::prepare.
-std::unique_ptr<PooledPlans> pool_plans(Executor& executor, const std::function<std::vector<PlanToRun>()>& survey);
+/// smaller ones. All plans of an executor, one of make_cuda_executor, work in one memory, which is as large as the
+/// largest needs. Where there is too little, `drop` is called on every rank: it ends all executions that were prepared,
+/// which are then prepared anew; graphs that hold calls of theirs stay good. The executor outlives what is returned.
+/// Throws as Executor::prepare; then the memory is as it was, and what was dropped can be prepared again.
+std::unique_ptr<PooledPlans> pool_plans(Executor& executor, const std::function<std::vector<PlanToRun>()>& survey,
+                                        const std::function<void()>& drop);
 
 }  // namespace imbrex::cuda

@@ -206,19 +206,37 @@ void CudaHeap::map_rank(Piece& piece, int rank, Handle handle) {
   IMBREX_DRIVER_TRY(set_access, address, piece.bytes, &access, 1);
 }
 
+void CudaHeap::unmap(const Piece& piece) noexcept {
+  const auto base = reinterpret_cast<CUdeviceptr>(handle_.base);
+  for (int r = 0; r < piece.mapped; ++r)
+    driver().unmap(base + handle_.stride * static_cast<std::size_t>(r) + piece.offset, piece.bytes);
+}
+
+// The memory itself lives until the last rank has unmapped it.
 void CudaHeap::unmap() noexcept {
   cudaSetDevice(device_);
   cudaDeviceSynchronize();
   const std::lock_guard guard(mapping);
-  const auto base = reinterpret_cast<CUdeviceptr>(handle_.base);
-  for (const Piece& piece : pieces_)
-    for (int r = 0; r < piece.mapped; ++r)
-      driver().unmap(base + handle_.stride * static_cast<std::size_t>(r) + piece.offset, piece.bytes);
-  if (base != 0) driver().free_address(base, reserved());
-  // The memory itself lives until the last rank has unmapped it.
+  for (const Piece& piece : pieces_) unmap(piece);
+  if (handle_.base != nullptr) driver().free_address(reinterpret_cast<CUdeviceptr>(handle_.base), reserved());
   for (const Piece& piece : pieces_)
     if (piece.own != 0) driver().release(piece.own);
   pieces_.clear();
+}
+
+// Ranks that make the same calls have the same pieces free.
+void CudaHeap::give_back(World& world) {
+  IMBREX_CUDA_TRY(cudaSetDevice(device_));
+  IMBREX_CUDA_TRY(cudaDeviceSynchronize());
+  world.barrier();
+  const std::lock_guard guard(mapping);
+  for (std::size_t i = pieces_.size(); i-- > 1;) {
+    const Piece piece = pieces_[i];
+    if (!allocator_.remove(piece.offset, piece.bytes)) continue;
+    unmap(piece);
+    driver().release(piece.own);
+    pieces_.erase(pieces_.begin() + static_cast<std::ptrdiff_t>(i));
+  }
 }
 
 std::size_t CudaHeap::allocate(std::size_t bytes) {

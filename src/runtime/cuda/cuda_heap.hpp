@@ -28,6 +28,9 @@ class CudaHeap final : public SymmetricHeap {
   /// Collective: as allocate, but where the heap is full it takes more memory, at least as much as at first. Returns
   /// when peers can reach it.
   std::size_t allocate_or_grow(World& world, std::size_t bytes);
+  /// Collective, while no rank's GPU touches the heap: gives memory back of which nothing is taken, but for the first
+  /// piece. Addresses stay reserved.
+  void give_back(World& world);
   /// Zeroes on the default stream; returns when that is done.
   void release(std::size_t offset) noexcept override;
   HeapHandle handle() const override { return handle_; }
@@ -52,6 +55,7 @@ class CudaHeap final : public SymmetricHeap {
   void share(World& world, Piece& piece);
   void map(Piece& piece, const std::vector<CUmemGenericAllocationHandle>& handles);
   void map_rank(Piece& piece, int rank, CUmemGenericAllocationHandle handle);
+  void unmap(const Piece& piece) noexcept;
   void unmap() noexcept;
 
   bool by_files_;  // allocations travel as file descriptors

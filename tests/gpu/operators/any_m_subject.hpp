@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "choose/choose_gpu.hpp"
+#include "execute/cuda/refusal.hpp"
 #include "gpu/harness/gpu_case.hpp"
 #include "gpu/operators/operator_subject.hpp"
 #include "ops/world_gpus.hpp"
@@ -143,11 +144,24 @@ struct AnyM {
     gpus.copies = gpus.lanes = false;
     Problem problem = made->plan().problem;
     problem.m = m;
-    const plan::Candidate chosen = choose::choose_gpu_candidate(problem, options.strategy, {}, gpus, options.codec);
+    plan::Candidate chosen = choose::choose_gpu_candidate(problem, options.strategy, {}, gpus, options.codec);
+    if (m == shape.m && !grown) {
+      const plan::Candidate best = choose::choose_gpu_candidate(problem, options.strategy, {},
+                                                                ops::gpus_of(world, options.cuda)->gpus, options.codec);
+      if (!cuda::refusal_of_turns(make_plan(problem, best.strategy, best.knobs)).empty()) chosen = best;
+    }
     OperatorOptions own = options;
     own.strategy = chosen.strategy;
     own.knobs = chosen.knobs;
     return own;
+  }
+
+  void grow(std::int64_t m) {
+    made->grow(m);
+    meet_if_sharing(world);
+    grown = true;
+    shape.m = m;
+    sizes.clear();
   }
 
   World& world;
@@ -155,6 +169,7 @@ struct AnyM {
   GemmShape shape;
   OperatorOptions options;
   std::unique_ptr<GemmOperator> made;
+  bool grown = false;
   std::map<std::int64_t, Sized> sizes;
 };
 

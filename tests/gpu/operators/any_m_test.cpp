@@ -164,6 +164,121 @@ TEST(GpuAnyM, ReplaysFromGraphsOfSeveralSizes) {
         << name_of(op);
 }
 
+// Free bytes of this rank's GPU.
+std::size_t free_bytes() {
+  std::size_t free = 0, all = 0;
+  IMBREX_CUDA_TRY(cudaDeviceSynchronize());
+  IMBREX_CUDA_TRY(cudaMemGetInfo(&free, &all));
+  return free;
+}
+
+// After the one that needs most, others take tables alone, in whatever order they come and go.
+TEST(GpuAnyM, OperatorsOfAWorldWorkInOneArea) {
+  NEEDS_OWN_GPUS(2);
+  EXPECT_EQ(on_ranks(2, 20,
+                     [](World& world) {
+                       const auto make = [&](std::int64_t m, std::int64_t n) {
+                         GemmShape shape{m, n, 512, Type::bf16};
+                         shape.any_m = true;
+                         return test::make_operator(world, Operator::gemm_reduce_scatter, shape, options_of(true));
+                       };
+                       const auto largest = make(4096, 4096);
+                       const std::size_t before = free_bytes();
+                       std::vector<std::unique_ptr<GemmOperator>> others;
+                       for (int i = 0; i < 12; ++i) {
+                         others.push_back(make(1024 + 256 * i, 1024 + 256 * (i % 8)));
+                         if (i % 3 == 2) others.erase(others.begin());
+                       }
+                       const std::size_t after = free_bytes();
+                       EXPECT_LE(before - std::min(before, after), std::size_t{8} << 20);
+                     }),
+            0);
+}
+
+// The memory that they share is replaced as larger ones are made: some calls were captured before, some have plans
+// kept, and operators end between calls of others.
+TEST(GpuAnyM, ComeAndGoBesideOthers) {
+  NEEDS_GPUS(2);
+  EXPECT_EQ(
+      on_ranks(
+          test::most_ranks(), 20,
+          [](World& world) {
+            const Stream stream(world);
+            std::mt19937_64 random(test::seed_from_environment());
+            std::vector<std::unique_ptr<AnyM>> all;
+            struct Kept {
+              std::unique_ptr<cuda::Graph> graph;
+              test::Sized* sized;
+            };
+            std::vector<Kept> graphs;
+            for (int i = 0; i < 12; ++i) {
+              const Operator op = i % 2 == 0 ? Operator::gemm_reduce_scatter : Operator::all_gather_gemm;
+              const std::int64_t m = 24 * (4 + 6 * static_cast<std::int64_t>(random() % 8) + 4 * i);
+              all.push_back(std::make_unique<AnyM>(world, op, GemmShape{m, 768, 384, Type::bf16}, options_of(true)));
+              for (const std::int64_t one : sizes_of(world, op, m, 4)) all.back()->of(one);
+              if (i == 2 || i == 5) {
+                test::Sized& first = all.back()->sizes.begin()->second;
+                first.call(*all.back()->made, stream);
+                all.back()->made->synchronize(stream);
+                graphs.push_back(
+                    {std::make_unique<cuda::Graph>(stream, 1, [&] { first.call(*all.back()->made, stream); }), &first});
+              }
+              if (i % 4 == 3) all.erase(all.begin());  // graphs are of later ones
+              for (int call = 0; call < 40; ++call) {
+                AnyM& any = *all[random() % all.size()];
+                auto sized = any.sizes.begin();
+                std::advance(sized, static_cast<std::ptrdiff_t>(random() % any.sizes.size()));
+                sized->second.call(*any.made, stream);
+                if (!graphs.empty() && random() % 3 == 0) graphs[random() % graphs.size()].graph->launch(stream);
+              }
+              all.back()->made->synchronize(stream);
+              for (const auto& any : all) {
+                for (auto& [rows, sized] : any->sizes) sized.call(*any->made, stream);
+                any->made->synchronize(stream);
+                for (auto& [rows, sized] : any->sizes) sized.judge("round " + std::to_string(i));
+              }
+              for (const Kept& kept : graphs) {
+                kept.sized->poison(stream);
+                kept.graph->launch(stream);
+                all.back()->made->synchronize(stream);
+                kept.sized->judge("replayed in round " + std::to_string(i));
+              }
+            }
+          }),
+      0);
+}
+
+// Also where the plan of the first largest M has memory of its own, and a graph holds a call of it.
+TEST(GpuAnyM, GrowsBetweenCallsAndReplays) {
+  NEEDS_OWN_GPUS(2);
+  for (const Operator op : {Operator::gemm_all_reduce, Operator::all_gather_gemm, Operator::gemm_reduce_scatter})
+    for (const bool given : {true, false})
+      EXPECT_EQ(on_ranks(2, 20,
+                         [&](World& world) {
+                           AnyM any(world, op, {256, 1024, 1024, Type::bf16}, options_of(given));
+                           const Stream stream(world);
+                           Problem problem = any.made->plan().problem;
+                           test::Sized first(world, problem, any.of_size(256));
+                           first.call(*any.made, stream);
+                           any.made->synchronize(stream);
+                           first.judge("before");
+                           const cuda::Graph graph(stream, 1, [&] { first.call(*any.made, stream); });
+                           for (const std::int64_t m : {512, 2048, 1024, 4096}) {
+                             any.grow(m);
+                             const std::string when = " after growth to " + std::to_string(m);
+                             for (const std::int64_t each : sizes_of(world, op, std::min<std::int64_t>(m, 2048), 6))
+                               any.of(each).call(*any.made, stream);
+                             first.poison(stream);
+                             graph.launch(stream);
+                             any.made->synchronize(stream);
+                             first.judge("a replay" + when);
+                             for (auto& [rows, sized] : any.sizes) sized.judge("a call" + when);
+                           }
+                         }),
+                0)
+          << name_of(op) << (given ? " with a plan" : "");
+}
+
 TEST(GpuAnyM, TakesOperandsFromHostMemory) {
   NEEDS_OWN_GPUS(1);
   EXPECT_EQ(

@@ -61,10 +61,13 @@ struct alignas(256) CommState {
 };
 /// What lies there of the last call's report: which of the two it is, the epoch of block 0 tells.
 struct KeptReport {
+  std::uint64_t exact_epoch;
+  std::uint32_t unused[38];
   CommReport reports[2];
   BlockState block;
 };
-static_assert(offsetof(CommState, blocks) == offsetof(CommState, reports) + sizeof(CommState::reports));
+static_assert(offsetof(KeptReport, reports) == offsetof(CommState, reports) - offsetof(CommState, exact_epoch));
+static_assert(offsetof(KeptReport, block) == offsetof(CommState, blocks) - offsetof(CommState, exact_epoch));
 
 static_assert(sizeof(CommState) ==
               256 + 16 * max_comm_blocks + (3 * max_comm_signallers + 1) * sizeof(CommCounters) + sizeof(RingCounters));

@@ -137,7 +137,7 @@ void CudaExecution::agree_on_kernel(TableMemory& memory) {
 
 // The same kernel, chosen by each rank as rank 0 would.
 void CudaExecution::take_pools_kernel(TableMemory& memory, plan::TaskStream* leading) {
-  const Kernels& kernels = pool_->kernels();
+  const Kernels& kernels = pool_->kernels(plan_.problem.type);
   const auto choose = [&](plan::TaskStream& tasks, const TableSurvey& survey, int rank) {
     RankTables tables(tasks, survey, layout_, rank, heap_.handle(), offset_, memory);
     kernel_ = &static_cast<const GemmKernel&>(choose_kernel(tasks.frame(), survey, tables, kernels, options_));

@@ -38,7 +38,7 @@ int workers_of(const GemmKernel& kernel, int device) {
 }
 
 CudaPool::CudaPool(World& world, runtime::CudaHeap& heap, StreamCalls& calls, runtime::FaultPool& faults, int device,
-                   Type type, const PoolNeeds& needs, const CudaOptions& options)
+                   const PoolNeeds& needs, const CudaOptions& options)
     : world_(world),
       heap_(heap),
       calls_(calls),
@@ -46,12 +46,12 @@ CudaPool::CudaPool(World& world, runtime::CudaHeap& heap, StreamCalls& calls, ru
       options_(options),
       epoch_(options.testing.first_epoch),
       fault_(faults.take()),
+      needs_(needs),
       tables_(arena_bytes(needs.table_bytes + 16 * needs.share.counters + 512)),
       taken_{heap},
       out_bytes_(needs.out_bytes),
       exceptions_(std::uncaught_exceptions()) {
   const auto in_heap = [this](std::size_t bytes) { return taken_.keep(heap_.allocate_or_grow(world_, bytes)); };
-  agree_on_kernels(type);
   IMBREX_CUDA_TRY(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
   IMBREX_CUDA_TRY(cudaStreamCreateWithFlags(&after_calls_, cudaStreamNonBlocking));
   IMBREX_CUDA_TRY(cudaEventCreateWithFlags(&passed_, cudaEventDisableTiming));
@@ -84,25 +84,31 @@ void CudaPool::copy_first(std::size_t bytes) {
 }
 
 // Rank 0's GPU decides which kernel a plan runs, on every rank: all choose by its numbers.
-void CudaPool::agree_on_kernels(Type type) {
+void CudaPool::load_kernels(Type type) {
+  if (has_kernels(type)) return;
   const std::span<const GemmKernel* const> listed = tensor_core_kernels();
   const std::size_t count = listed.size();
   const int generation = runtime::gpu_of(device_).major;
-  static_cast<void>(workers_of(plain_kernel(type), device_));
   std::vector<int> own(count + 2, 0);
-  for (std::size_t i = 0; i < count; ++i) {
-    const GemmKernel& k = *listed[i];
-    if (k.type == type && asked_for(k, generation, options_)) own[i] = workers_of(k, device_);
-  }
-  own[count] = workers_of(plain_kernel(type), device_);
-  own[count + 1] = generation;
+  runtime::agree(world_, [&] {
+    for (std::size_t i = 0; i < count; ++i) {
+      const GemmKernel& k = *listed[i];
+      if (k.type == type && asked_for(k, generation, options_)) own[i] = workers_of(k, device_);
+    }
+    own[count] = workers_of(plain_kernel(type), device_);
+    own[count + 1] = generation;
+    return runtime::Terms("kernels").add("type", name_of(type));
+  });
   std::vector<int> all(own.size() * static_cast<std::size_t>(world_.size()));
   world_.all_gather(own.data(), all.data(), own.size() * sizeof(int));
-  workers_.assign(all.begin(), all.begin() + std::ssize(own));
-  kernels_ = {{listed.begin(), listed.end()}, &plain_kernel(type), workers_[count + 1], [this](const KernelVariant& k) {
-                const auto found = std::find(kernels_.tensor_core.begin(), kernels_.tensor_core.end(), &k);
-                return workers_[static_cast<std::size_t>(found - kernels_.tensor_core.begin())];
-              }};
+  OfType& made = kernels_[type];
+  made.workers.assign(all.begin(), all.begin() + std::ssize(own));
+  made.listed = {
+      {listed.begin(), listed.end()}, &plain_kernel(type), made.workers[count + 1], [&made](const KernelVariant& k) {
+        const auto& variants = made.listed.tensor_core;
+        const auto found = std::find(variants.begin(), variants.end(), &k);
+        return made.workers[static_cast<std::size_t>(found - variants.begin())];
+      }};
 }
 
 // As if every epoch before the first had run, each with one post to every signal of the first area.

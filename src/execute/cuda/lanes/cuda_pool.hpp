@@ -1,9 +1,10 @@
-// What plans share that take turns on GPUs, one after another, whatever the order: an operator that takes any M has a
-// plan for each (docs/dev/protocols.md). One rank's.
+// What plans share that take turns on GPUs, one after another, whatever the order: those of all operators of a world
+// that take any M, which have a plan for each (docs/dev/protocols.md). One rank's.
 #pragma once
 
 #include <cuda_runtime_api.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -26,14 +27,23 @@ struct PoolNeeds {
   std::size_t table_bytes = 0;  ///< of one plan
   std::size_t out_bytes = 0;    ///< of the largest output
   bool out_in_heap = false;     ///< some plan's peers write it
+
+  /// What serves both.
+  PoolNeeds joined(const PoolNeeds& other) const {
+    return {share.joined(other.share), std::max(table_bytes, other.table_bytes), std::max(out_bytes, other.out_bytes),
+            out_in_heap || other.out_in_heap};
+  }
+  /// Tables aside: there is always room for more of these.
+  bool hold(const PoolNeeds& other) const {
+    return share.holds(other.share) && (!other.out_in_heap || (out_in_heap && out_bytes >= other.out_bytes));
+  }
 };
 
 class CudaPool : public std::enable_shared_from_this<CudaPool> {
  public:
-  /// Collective, of the same needs on every rank but for the tables'; the device is selected and idle. Loads the
-  /// kernels that plans of that type may run. Others of its arguments outlive it. Then all ranks meet before
-  /// any of them runs a plan.
-  CudaPool(World& world, runtime::CudaHeap& heap, StreamCalls& calls, runtime::FaultPool& faults, int device, Type type,
+  /// Collective, of the same needs on every rank but for the tables'; the device is selected and idle. Others of its
+  /// arguments outlive it. Then all ranks meet before any of them runs a plan.
+  CudaPool(World& world, runtime::CudaHeap& heap, StreamCalls& calls, runtime::FaultPool& faults, int device,
            const PoolNeeds& needs, const CudaOptions& options);
   /// Collective, unless by an exception.
   ~CudaPool();
@@ -47,13 +57,23 @@ class CudaPool : public std::enable_shared_from_this<CudaPool> {
   /// Ends executions that were dropped and whose calls are over. Waits for nothing.
   void collect();
 
+  /// What it was made for.
+  const PoolNeeds& needs() const { return needs_; }
+
+  /// Collective, the first time for a type; the device is idle: loads the kernels that its plans may run.
+  void load_kernels(Type type);
+  bool has_kernels(Type type) const { return kernels_.contains(type); }
+
+  /// Whether a graph may hold calls of an execution that was dropped.
+  bool held_by_graphs() const { return !held_.empty(); }
+
   // For its executions.
   World& world() const { return world_; }
   runtime::CudaHeap& heap() const { return heap_; }
   StreamCalls& calls() const { return calls_; }
   int device() const { return device_; }
   const CudaOptions& options() const { return options_; }
-  const Kernels& kernels() const { return kernels_; }
+  const Kernels& kernels(Type type) const { return kernels_.at(type).listed; }
   cudaStream_t stream() const { return stream_; }
   device::Fault* fault() const { return fault_.get(); }
   std::uint64_t& epoch() { return epoch_; }
@@ -87,7 +107,6 @@ class CudaPool : public std::enable_shared_from_this<CudaPool> {
     std::size_t keep(std::size_t offset) { return offsets.emplace_back(offset); }
   };
 
-  void agree_on_kernels(Type type);
   void copy_first(std::size_t bytes);
   void start();
   void drop(std::unique_ptr<CudaExecution> execution);
@@ -100,8 +119,13 @@ class CudaPool : public std::enable_shared_from_this<CudaPool> {
   CudaOptions options_;
   std::uint64_t epoch_;
   runtime::FaultPool::Owner fault_;
-  Kernels kernels_;
-  std::vector<int> workers_;  // by number of kernel, on rank 0's GPU
+  // Those of one type, and how many clusters of each rank 0's GPU runs at once, by number.
+  struct OfType {
+    Kernels listed;
+    std::vector<int> workers;
+  };
+  std::map<Type, OfType> kernels_;
+  PoolNeeds needs_;
   TableArena tables_;
   double to_host_ = 0;
   Taken taken_;

@@ -66,11 +66,13 @@ class PreparingLibraries final : public Libraries {
   std::shared_ptr<LibraryTurns> take_turns(std::vector<LanePlan> plans, const CudaOptions& options) override {
     // Makes the communicators, loads kernels, and lets NCCL connect as it does for such sizes.
     for (LanePlan& lanes : plans) static_cast<void>(prepare(std::move(lanes), nullptr, options));
-    return std::make_shared<Turns>(shared_, options);
+    if (turns_ == nullptr) turns_ = std::make_shared<Turns>(shared_, options);
+    return turns_;
   }
 
  private:
   std::shared_ptr<SharedLibraries> shared_;
+  std::shared_ptr<Turns> turns_;
 };
 
 }  // namespace

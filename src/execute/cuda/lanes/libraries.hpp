@@ -40,7 +40,8 @@ class Libraries {
   virtual std::unique_ptr<StreamExecution> prepare(LanePlan lanes, std::unique_ptr<CudaExecution> kernel,
                                                    const CudaOptions& options) = 0;
 
-  /// Collective: for plans that need what `plans` need, of which every step runs once; none has a kernel.
+  /// Collective: for plans that need what `plans` need, of which every step runs once; none has a kernel. The same for
+  /// all plans: they take turns.
   virtual std::shared_ptr<LibraryTurns> take_turns(std::vector<LanePlan> plans, const CudaOptions& options) = 0;
 };
 

@@ -59,9 +59,7 @@ std::string SharedLibraries::lacks(const Plan& plan) const {
 }
 
 CudaCollectives& SharedLibraries::collectives() {
-  if (!collectives_)
-    collectives_ =
-        std::make_unique<CudaCollectives>(world_, device_, CollectivesOptions{.ranks_per_gpu = ranks_per_gpu_});
+  if (!collectives_) collectives_ = collectives_of(world_, ranks_per_gpu_);
   return *collectives_;
 }
 

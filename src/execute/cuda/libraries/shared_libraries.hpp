@@ -46,7 +46,7 @@ class SharedLibraries {
   /// Why sends of the communicators, as in an all-to-all, are not captured, the same on every rank; empty if they are.
   const std::string& why_no_captured_sends() const { return why_no_captures_; }
 
-  /// Collective, the first time: Imbrex' own collectives, of all ranks.
+  /// Collective, the first time: Imbrex' own collectives, of the world.
   CudaCollectives& collectives();
 
   /// Throws Error(runtime_failure) if a collective failed since.
@@ -68,7 +68,7 @@ class SharedLibraries {
   using Key = std::pair<int, std::vector<int>>;  // most SMs; ranks
   std::set<Key> made_;                           // also those that this rank does not belong to
   std::map<Key, std::unique_ptr<runtime::Communicator>> communicators_;
-  std::unique_ptr<CudaCollectives> collectives_;
+  std::shared_ptr<CudaCollectives> collectives_;  // the world's
 };
 
 }  // namespace imbrex::cuda
