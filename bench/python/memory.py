@@ -132,6 +132,8 @@ def reductions(memory, groups, options, device):
 def main(argv):
     global MEETING
     options = parse(argv)
+    if torch.cuda.device_count() < int(os.environ["LOCAL_WORLD_SIZE"]):
+        sys.exit(f"memory.py: a GPU for each of {os.environ['LOCAL_WORLD_SIZE']} ranks is needed, and {torch.cuda.device_count()} are there")
     device = device_of(int(os.environ["LOCAL_RANK"]), int(os.environ["LOCAL_WORLD_SIZE"]))
     dist.init_process_group("nccl", device_id=device)
     MEETING = dist.new_group(backend="gloo")

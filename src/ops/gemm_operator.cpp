@@ -19,6 +19,7 @@
 #include "execute/terms.hpp"
 #include "imbrex/advanced/execute.hpp"
 #include "imbrex/ops.hpp"
+#include "ops/gemm_request.hpp"
 #include "ops/plans_by_size.hpp"
 #include "ops/world_gpus.hpp"
 #include "plan/problem.hpp"
@@ -60,78 +61,6 @@ class Staged {
   std::size_t bytes_ = 0;
   std::unique_ptr<runtime::DeviceMemory> used_;  // the call's part of it
 };
-
-Problem problem_of(Operator op, const GemmShape& shape, int ranks) {
-  // B of e4m3 has one layout, which a problem's default stands for.
-  const Layout b_layout =
-      shape.type == Type::e4m3 && shape.b_layout == Layout::column_major ? Layout::row_major : shape.b_layout;
-  return {op,       shape.m,      shape.n,          shape.k,   ranks,     shape.type, shape.bias,     shape.scales,
-          b_layout, shape.more_n, shape.gathered_a, shape.lda, shape.ldb, shape.ldo,  shape.more_ldb, shape.more_ldo,
-          {}};
-}
-
-plan::GivenKnobs given_of(const OperatorOptions& options) { return {options.knobs, options.fixed_knobs}; }
-
-void expect_packable(const Problem& problem, bool any_m, const OperatorOptions& options) {
-  IMBREX_EXPECTS(problem.op == Operator::gemm_all_reduce && !any_m && problem.ldo == 0,
-                 "packed with {}{}{}: only gemm_all_reduce of one M and without ldo leaves its output packed",
-                 name_of(problem.op), any_m ? " of any M" : "", problem.ldo == 0 ? "" : " with ldo");
-  IMBREX_EXPECTS(options.strategy.value_or(Strategy::signaled) == Strategy::signaled,
-                 "packed with strategy {}: only plans of strategy signaled leave their output packed",
-                 name_of(*options.strategy));
-  if (!given_of(options).all()) return;
-  Problem packed = problem;
-  packed.packed = plan::packed_blocks(problem, *options.knobs);
-  validate(packed);
-}
-
-// A packed output lies as a plan's tiles do, so knobs are chosen first.
-void choose_packed(World& world, bool on_gpus, Problem& problem, OperatorOptions& options) {
-  options.strategy = Strategy::signaled;
-  if (const plan::GivenKnobs given = given_of(options); !given.all()) {
-    const std::shared_ptr<ops::WorldGpus> gpus = on_gpus ? ops::gpus_of(world, options.cuda) : nullptr;
-    const bool there = gpus != nullptr && gpus->refusal.empty();
-    options.knobs = choose::packed_knobs(problem, there ? &gpus->gpus : nullptr, options.codec, given);
-    options.fixed_knobs.clear();
-  }
-  options.knobs->packed = true;
-  problem.packed = plan::packed_blocks(problem, *options.knobs);
-  validate(problem);
-  plan::validate_knobs(problem, Strategy::signaled, *options.knobs);
-}
-
-runtime::Terms terms_of(const Problem& problem, bool any_m, const OperatorOptions& options, bool gpus_wanted,
-                        bool checked) {
-  runtime::Terms terms("an operator");
-  plan::Fields fields;
-  plan::add_fields(fields, problem);
-  terms.add("any_m", any_m).add("IMBREX_CHECK_CALLS", checked);
-  plan::add_fields(fields, options.strategy, given_of(options));
-  execute::add(terms, fields);
-  if (!options.knobs) terms.add("codec", options.codec ? name_of(*options.codec) : "none");
-  terms.add("device", name_of(gpus_wanted ? options.device : Device::cpu));
-  if (gpus_wanted) execute::add(terms, options.cuda);
-  return terms;
-}
-
-// With the codec in its own place and in given knobs, whichever of the two the caller chose.
-OperatorOptions with_codec(const Problem& problem, OperatorOptions options) {
-  if (options.knobs) {
-    std::optional<CodecPair>& known = options.knobs->codec;
-    IMBREX_EXPECTS(!known || !options.codec || *known == *options.codec,
-                   "codec {} and knob codec {}: they are one and the same", name_of(*options.codec), name_of(*known));
-    if (!known && options.codec) {
-      known = options.codec;
-      if (!options.fixed_knobs.empty()) options.fixed_knobs.emplace_back("codec");
-    }
-    options.codec = known;
-  }
-  if (!options.codec) return options;
-  Knobs knobs = options.knobs.value_or(Knobs{});
-  knobs.codec = options.codec;
-  plan::validate_knobs(problem, options.strategy.value_or(Strategy::sequential), knobs);
-  return options;
-}
 
 // The ranks' reports as one.
 CodecReport merged(World& world, const CodecReport& own) {
@@ -216,7 +145,7 @@ struct GemmOperator::State {
     gpus = ops::gpus_of(world, options.cuda);
     refusal = gpus->refusal;
     if (!refusal.empty()) return false;
-    const ops::PlanRequest request{options.strategy, given_of(options), options.codec};
+    const ops::PlanRequest request{options.strategy, ops::given_of(options), options.codec};
     try {
       on_gpus = shape.any_m ? gpus->operation_of_any_m(world, problem, request, own_memory)
                             : gpus->operation(world, problem, request);
@@ -361,15 +290,15 @@ std::unique_ptr<GemmOperator::State> GemmOperator::make(World& world, Operator o
   OperatorOptions options = given;
   // Spans of CPU workers are asked for in vain of a GPU.
   const bool wanted = options.device == Device::cuda || (options.device == Device::automatic && !options.cpu.timeline);
-  Problem problem = problem_of(op, shape, world.size());
+  Problem problem = ops::problem_of(op, shape, world.size());
   runtime::agree(world, [&] {
     validate(problem);
-    options = with_codec(problem, given);
-    if (shape.packed) expect_packable(problem, shape.any_m, options);
-    return terms_of(problem, shape.any_m, options, wanted, runtime::calls_of(world).checked())
+    options = ops::with_codec(problem, given);
+    if (shape.packed) ops::expect_packable(problem, shape.any_m, options);
+    return ops::terms_of(problem, shape.any_m, options, wanted, runtime::calls_of(world).checked())
         .add("packed", shape.packed);
   });
-  if (shape.packed) choose_packed(world, wanted, problem, options);
+  if (shape.packed) ops::choose_packed(world, wanted, problem, options);
   auto made = std::make_unique<State>(world, problem, shape, options, given);
   State& s = *made;
   if (shape.packed) s.list_blocks();
@@ -519,8 +448,8 @@ RankShapes GemmOperator::shapes() const { return shapes_of(state_->problem); }
 
 Plan choose_plan(const Problem& problem, const Machine& machine, const OperatorOptions& given) {
   validate(problem);
-  const OperatorOptions options = with_codec(problem, given);
-  const plan::GivenKnobs knobs = given_of(options);
+  const OperatorOptions options = ops::with_codec(problem, given);
+  const plan::GivenKnobs knobs = ops::given_of(options);
   if (knobs.all() && options.strategy) return make_plan(problem, *options.strategy, knobs.values());
   return choose::choose(problem, machine, options.strategy, knobs, options.codec, choose::simulated_seconds(machine));
 }

@@ -101,9 +101,7 @@ def refused_where_all_places_are_taken() -> None:
     for cols in range(1, 71):
         it.matmul_all_reduce(ones(8, 16), ones(16, cols), group)
     x, last, bad = ones(8, 16), ones(16, 70), dist.get_rank() == 1
-    text = told(
-        lambda: it.all_reduce(x, group, codec="int99") if bad else it.matmul_all_reduce(x, last, group), group
-    )
+    text = told(lambda: it.all_reduce(x, group, codec="int99") if bad else it.matmul_all_reduce(x, last, group), group)
     assert "int99" in text or "rank 1" in text, text
     expect_right(group, 2)
 

@@ -21,7 +21,8 @@ class Stats:
     calls: dict[str, int] = field(default_factory=dict)
     """How often each operator of Imbrex was called."""
     made: int = 0
-    """How many operators were made: one for each new shape of a group, whatever its rows, and one more where rows outgrow it."""
+    """How many operators were made: one for each new shape of a group, whatever its rows, and one more each time
+    that rows outgrew it."""
     fallbacks: dict[str, int] = field(default_factory=dict)
     """Calls that the drop-in handed back to torch, by operator and reason; and layers and calls that a parallel style
     did, by style and reason: in a graph of torch.compile, once for each time it is made."""

@@ -292,7 +292,7 @@ class CudaExecutor final : public Executor {
   runtime::FaultPool faults_;
   cuda::TableMemory tables_;                    // between executions that are made
   std::shared_ptr<cuda::Libraries> libraries_;  // made for the first plan that needs them
-  // Of plans that take turns: null until one needs it; and what was too small, where graphs may hold its calls.
+  // What plans that take turns share, null until one needs it; and what became too small, where graphs may hold calls.
   std::shared_ptr<cuda::CudaPool> pool_;
   std::vector<std::shared_ptr<cuda::CudaPool>> outgrown_;
   std::shared_ptr<cuda::LibraryTurns> turns_;

@@ -119,7 +119,7 @@ class CudaPool : public std::enable_shared_from_this<CudaPool> {
   CudaOptions options_;
   std::uint64_t epoch_;
   runtime::FaultPool::Owner fault_;
-  // Those of one type, and how many clusters of each rank 0's GPU runs at once, by number.
+  // Kernels of one type, and how many clusters of each rank 0's GPU runs at once, by number.
   struct OfType {
     Kernels listed;
     std::vector<int> workers;

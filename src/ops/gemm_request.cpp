@@ -1,0 +1,87 @@
+#include "ops/gemm_request.hpp"
+
+#include <memory>
+#include <utility>
+
+#include "base/check.hpp"
+#include "choose/choose_gpu.hpp"
+#include "execute/terms.hpp"
+#include "ops/world_gpus.hpp"
+#include "plan/problem.hpp"
+#include "plan/strategies/strategies.hpp"
+
+namespace imbrex::ops {
+
+Problem problem_of(Operator op, const GemmShape& shape, int ranks) {
+  // B of e4m3 has one layout, which a problem's default stands for.
+  const Layout b_layout =
+      shape.type == Type::e4m3 && shape.b_layout == Layout::column_major ? Layout::row_major : shape.b_layout;
+  return {op,       shape.m,      shape.n,          shape.k,   ranks,     shape.type, shape.bias,     shape.scales,
+          b_layout, shape.more_n, shape.gathered_a, shape.lda, shape.ldb, shape.ldo,  shape.more_ldb, shape.more_ldo,
+          {}};
+}
+
+plan::GivenKnobs given_of(const OperatorOptions& options) { return {options.knobs, options.fixed_knobs}; }
+
+void expect_packable(const Problem& problem, bool any_m, const OperatorOptions& options) {
+  IMBREX_EXPECTS(problem.op == Operator::gemm_all_reduce && !any_m && problem.ldo == 0,
+                 "packed with {}{}{}: only gemm_all_reduce of one M and without ldo leaves its output packed",
+                 name_of(problem.op), any_m ? " of any M" : "", problem.ldo == 0 ? "" : " with ldo");
+  IMBREX_EXPECTS(options.strategy.value_or(Strategy::signaled) == Strategy::signaled,
+                 "packed with strategy {}: only plans of strategy signaled leave their output packed",
+                 name_of(*options.strategy));
+  if (!given_of(options).all()) return;
+  Problem packed = problem;
+  packed.packed = plan::packed_blocks(problem, *options.knobs);
+  validate(packed);
+}
+
+// A packed output lies as a plan's tiles do, so knobs are chosen first.
+void choose_packed(World& world, bool on_gpus, Problem& problem, OperatorOptions& options) {
+  options.strategy = Strategy::signaled;
+  if (const plan::GivenKnobs given = given_of(options); !given.all()) {
+    const std::shared_ptr<WorldGpus> gpus = on_gpus ? gpus_of(world, options.cuda) : nullptr;
+    const bool there = gpus != nullptr && gpus->refusal.empty();
+    options.knobs = choose::packed_knobs(problem, there ? &gpus->gpus : nullptr, options.codec, given);
+    options.fixed_knobs.clear();
+  }
+  options.knobs->packed = true;
+  problem.packed = plan::packed_blocks(problem, *options.knobs);
+  validate(problem);
+  plan::validate_knobs(problem, Strategy::signaled, *options.knobs);
+}
+
+runtime::Terms terms_of(const Problem& problem, bool any_m, const OperatorOptions& options, bool gpus_wanted,
+                        bool checked) {
+  runtime::Terms terms("an operator");
+  plan::Fields fields;
+  plan::add_fields(fields, problem);
+  terms.add("any_m", any_m).add("IMBREX_CHECK_CALLS", checked);
+  plan::add_fields(fields, options.strategy, given_of(options));
+  execute::add(terms, fields);
+  if (!options.knobs) terms.add("codec", options.codec ? name_of(*options.codec) : "none");
+  terms.add("device", name_of(gpus_wanted ? options.device : Device::cpu));
+  if (gpus_wanted) execute::add(terms, options.cuda);
+  return terms;
+}
+
+// With the codec in its own place and in given knobs, whichever of the two the caller chose.
+OperatorOptions with_codec(const Problem& problem, OperatorOptions options) {
+  if (options.knobs) {
+    std::optional<CodecPair>& known = options.knobs->codec;
+    IMBREX_EXPECTS(!known || !options.codec || *known == *options.codec,
+                   "codec {} and knob codec {}: they are one and the same", name_of(*options.codec), name_of(*known));
+    if (!known && options.codec) {
+      known = options.codec;
+      if (!options.fixed_knobs.empty()) options.fixed_knobs.emplace_back("codec");
+    }
+    options.codec = known;
+  }
+  if (!options.codec) return options;
+  Knobs knobs = options.knobs.value_or(Knobs{});
+  knobs.codec = options.codec;
+  plan::validate_knobs(problem, options.strategy.value_or(Strategy::sequential), knobs);
+  return options;
+}
+
+}  // namespace imbrex::ops
