@@ -4,10 +4,18 @@
 #include <cstddef>
 #include <map>
 #include <optional>
+#include <string>
 
+#include "imbrex/error.hpp"
 #include "imbrex/world.hpp"
 
 namespace imbrex::runtime {
+
+/// A heap would have to grow above its limit. The same on every rank.
+class HeapLimit final : public Error {
+ public:
+  explicit HeapLimit(const std::string& message) : Error(ErrorCode::invalid_input, message) {}
+};
 
 /// First fit over the offsets 0..capacity, and ranges added later. Its answers depend only on the calls before, so
 /// ranks that make the same calls get the same offsets without talking.
