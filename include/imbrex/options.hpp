@@ -47,6 +47,9 @@ struct CudaOptions {
                           ///< library collectives too, at once under CUDA's MPS, else by time slices; threads do not,
                           ///< and want CUDA_DEVICE_MAX_CONNECTIONS=32
   TestOptions testing{.max_delay = 1e-4};
+  /// Bytes that the symmetric heap has at most, per rank; 0: as many as there are. What needs more is refused with
+  /// Error(invalid_input), on every rank, before it takes anything: what was made before works on.
+  std::size_t heap_limit = 0;
 
   bool operator==(const CudaOptions&) const = default;
 };

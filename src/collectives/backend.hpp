@@ -73,4 +73,10 @@ std::unique_ptr<RmsNormBackend> make_cuda_all_reduce_rms_norm(World& world, std:
 std::unique_ptr<ExchangeBackend> make_cuda_exchange(World& world, ExchangeKind kind, std::int64_t max_count, Type type,
                                                     const ExchangeOptions& options = {});
 
+/// Whether the world has collectives on GPUs, the same on every rank.
+bool are_on_gpus(World& world);
+/// Collective, as imbrex::trim and imbrex::restore: the workspace of those, if there are any.
+void trim_gpus(World& world);
+void restore_gpus(World& world);
+
 }  // namespace imbrex::collectives

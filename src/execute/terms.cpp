@@ -10,8 +10,8 @@ void add(runtime::Terms& terms, const plan::Fields& fields) {
 
 void add(runtime::Terms& terms, const CudaOptions& options) {
   // Delays may differ.
-  const auto& [heap_bytes, kernel, timeline, ranks_per_gpu, testing] = options;
-  terms.add("heap_bytes", heap_bytes).add("kernel", kernel).add("timeline", timeline);
+  const auto& [heap_bytes, kernel, timeline, ranks_per_gpu, testing, heap_limit] = options;
+  terms.add("heap_bytes", heap_bytes).add("heap_limit", heap_limit).add("kernel", kernel).add("timeline", timeline);
   terms.add("first_epoch", testing.first_epoch);
   terms.add("ranks_per_gpu", ranks_per_gpu);
 }

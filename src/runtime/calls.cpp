@@ -422,6 +422,7 @@ void Calls::stand_in() {
     return record_refusal(control_, rank_, std::max(taker, 0), reason_of(control_, rank_, number_));
   const Launching launching(*this);
   try {
+    run_prelude();
     (*member)->stand_in_(note);
   } catch (const Error& error) {
     // What the others refuse alike, in the same place, is no failure.

@@ -81,10 +81,12 @@ class Calls {
         compare([&] { return describe(own.emplace(resolve())); });
         return *std::move(own);
       }();
-      const CallNote own = note(resolved);
+      CallNote own = note(resolved);
+      if (has_prelude()) own.queued = false;  // it waits for the ranks before it is queued
       take(own);
       const Launching launching(*this);
       if (own.object != 0) expect_same(own);
+      run_prelude();
       if constexpr (std::is_void_v<decltype(launch(resolved))>) {
         launch(resolved);
         expect_none_refused();
@@ -140,6 +142,19 @@ class Calls {
   /// "; rank 2 has not come to this call": the ranks that have not come to this rank's last call, which `last_call`
   /// names; empty where all have. From any thread, also beside one that makes calls.
   std::string absence(std::string_view last_call) const;
+
+  /// All ranks set it, after an agreement: what their next call begins with, in which they wait for each other. It is
+  /// done once: by that call, by a rank that stands in for it, or by run_prelude before, on every rank. Where it
+  /// throws, it is done with the next one.
+  void set_prelude(std::function<void()> prelude) { prelude_ = std::move(prelude); }
+  bool has_prelude() const { return prelude_ != nullptr; }
+  void run_prelude() {
+    if (prelude_ == nullptr) [[likely]]
+      return;
+    const std::function<void()> prelude = prelude_;
+    prelude();
+    prelude_ = nullptr;
+  }
 
   /// An agreement begins: throws Error(invalid_input) where a peer has refused the call that it belongs to, or makes
   /// it.
@@ -202,6 +217,7 @@ class Calls {
   std::uint64_t agreements_ = 0;        // begun
   std::vector<std::uint64_t> settled_;  // calls that this rank refused, or has thrown for
   std::vector<CallMember*> members_;
+  std::function<void()> prelude_;
 };
 
 /// A rank of another host has refused its call of that number; `calls`: its record. Fails the world where this rank has

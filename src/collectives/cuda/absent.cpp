@@ -27,6 +27,10 @@ std::unique_ptr<collectives::RmsNormBackend> collectives::make_cuda_all_reduce_r
   refuse();
 }
 
+bool collectives::are_on_gpus(World&) { return false; }
+void collectives::trim_gpus(World&) {}
+void collectives::restore_gpus(World&) {}
+
 void collectives::put_back_on_gpu(const RowWork&, CudaStream) { refuse(); }
 
 }  // namespace imbrex

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "collectives/backend.hpp"
 #include "collectives/cuda/wire/sizes.hpp"
 #include "runtime/agreement.hpp"
 #include "runtime/attachment.hpp"
@@ -85,20 +86,33 @@ CudaCollectives::CudaCollectives(World& world, int device, const CollectivesOpti
   processors_ = std::min(share == 1 ? there : std::max(there / 2 / share, 1u), max_comm_blocks);
   usual_blocks_ = share == 1 ? 128 : processors_;
   offset_ = heap_.allocate(options.workspace_bytes);
-  fault_ = faults_.take();
+  heap_.keep(offset_, slots_offset);
   comm_.own = reinterpret_cast<device::State*>(heap_.handle().at(world.rank(), offset_));
   comm_.states = heap_.handle().at(0, offset_);
   comm_.stride = heap_.handle().stride;
   comm_.copy_bytes = (options.workspace_bytes - slots_offset) / 4 / 4096 * 4096;
   comm_.limit_ns = static_cast<std::uint64_t>(world.options().wait_limit * 1e9);
-  comm_.fault = runtime::FaultPool::on_device(fault_.get());
   comm_.rank = static_cast<std::uint32_t>(world.rank());
   comm_.ranks = static_cast<std::uint32_t>(world.size());
   comm_.pause_seed = static_cast<std::uint32_t>(options.delays);
   comm_.max_pause_ns = options.delays == 0 ? 0 : static_cast<std::uint32_t>(options.max_delay * 1e9);
-  // The slots of packets are empty before anybody sends.
-  cuda::fill(heap_.handle().at(world.rank(), offset_) + slots_offset, 0xff, 2 * comm_.copy_bytes);
-  world_.barrier();
+  runtime::agree(world, [&] {
+    fault_ = faults_.take();
+    comm_.fault = runtime::FaultPool::on_device(fault_.get());
+    empty_slots(cudaStreamLegacy);
+    IMBREX_CUDA_TRY(cudaStreamSynchronize(cudaStreamLegacy));
+    return runtime::Terms("the workspace of collectives");
+  });
+}
+
+// The slots of packets are empty before anybody sends.
+void CudaCollectives::empty_slots(cudaStream_t stream) const {
+  std::byte* const slots = heap_.handle().at(world_.rank(), offset_) + slots_offset;
+  IMBREX_CUDA_TRY(cudaMemsetAsync(slots, 0xff, 2 * comm_.copy_bytes, stream));
+}
+
+void CudaCollectives::restore() {
+  heap_.restore(world_, [this](cudaStream_t stream) { empty_slots(stream); });
 }
 
 // What peers still send lies in memory that lives as long as they map it.
@@ -242,6 +256,15 @@ void CudaCollectives::throw_fault() {
   runtime::fail_as_told(world_);
 }
 
+namespace {
+
+// Null where the world has none.
+CudaCollectives* collectives_there(World& world) {
+  return static_cast<CudaCollectives*>(runtime::collectives_slot(world).get());
+}
+
+}  // namespace
+
 std::shared_ptr<CudaCollectives> collectives_of(World& world, int ranks_per_gpu) {
   const int device = runtime::select_device(world, ranks_per_gpu);
   std::shared_ptr<void>& kept = runtime::collectives_slot(world);
@@ -251,3 +274,17 @@ std::shared_ptr<CudaCollectives> collectives_of(World& world, int ranks_per_gpu)
 }
 
 }  // namespace imbrex::cuda
+
+namespace imbrex {
+
+bool collectives::are_on_gpus(World& world) { return cuda::collectives_there(world) != nullptr; }
+
+void collectives::trim_gpus(World& world) {
+  if (auto* there = cuda::collectives_there(world)) there->trim();
+}
+
+void collectives::restore_gpus(World& world) {
+  if (auto* there = cuda::collectives_there(world)) there->restore();
+}
+
+}  // namespace imbrex

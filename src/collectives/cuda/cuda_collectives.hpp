@@ -164,8 +164,14 @@ class CudaCollectives {
   /// Ends this rank's waits, whose data will not come.
   void abort() noexcept;
 
+  /// Collective, while no rank has calls under way: the workspace's memory goes back, but for the state, which counts
+  /// calls and stays on the host. Until the restore, also collective, nothing is called or replayed.
+  void trim() { heap_.trim(world_); }
+  void restore();
+
  private:
   void expect_alive();
+  void empty_slots(cudaStream_t stream) const;
   std::uint64_t slot_bytes() const;
   void expect_operands(const void* in, const void* out, std::int64_t count, Type type);
   void expect_blocks(ExchangeKind kind, const void* in, const void* out, std::int64_t count, Type type);

@@ -25,6 +25,9 @@ cuda::QueuedCall::QueuedCall(World&, int, CudaStream) { throw Error(ErrorCode::i
 void cuda::QueuedCall::end() {}
 void* cuda::output_at(Executor&, std::uint64_t) { throw Error(ErrorCode::invalid_input, why_not); }
 bool cuda::has_captures(Executor&) { throw Error(ErrorCode::invalid_input, why_not); }
+void cuda::await_calls(Executor&) { throw Error(ErrorCode::invalid_input, why_not); }
+void cuda::trim(Executor&) { throw Error(ErrorCode::invalid_input, why_not); }
+void cuda::restore(Executor&) { throw Error(ErrorCode::invalid_input, why_not); }
 
 std::vector<LibraryAlgorithm> cuda::library_suggestions(const Problem&) {
   throw Error(ErrorCode::invalid_input, why_not);

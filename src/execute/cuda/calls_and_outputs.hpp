@@ -31,4 +31,11 @@ void* output_at(Executor& executor, std::uint64_t place);
 /// Whether some call of the world was captured, so that a graph may replay it.
 bool has_captures(Executor& executor);
 
+/// Waits for the world's calls and replays on this rank.
+void await_calls(Executor& executor);
+/// Collective, when all ranks have: the memory of the executor's heap goes back (runtime::CudaHeap::trim), and comes
+/// again.
+void trim(Executor& executor);
+void restore(Executor& executor);
+
 }  // namespace imbrex::cuda

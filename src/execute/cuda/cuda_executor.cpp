@@ -17,6 +17,7 @@
 #include "execute/peer_access.hpp"
 #include "execute/terms.hpp"
 #include "plan/operand_buffers.hpp"
+#include "runtime/calls.hpp"
 #include "runtime/cuda/device.hpp"
 #include "runtime/cuda/seats.hpp"
 #include "runtime/one_process.hpp"
@@ -31,7 +32,7 @@ class CudaExecutor final : public Executor {
         options_(options),
         threads_(runtime::one_process(world)),
         device_(runtime::select_device(world, options.ranks_per_gpu)),
-        heap_(world, device_, options.heap_bytes, !execute::has_peer_access()),
+        heap_(world, device_, options.heap_bytes, !execute::has_peer_access(), options.heap_limit),
         calls_(world, device_) {}
 
   std::unique_ptr<Execution> prepare_tasks(const TaskMaker& make) override {
@@ -51,9 +52,7 @@ class CudaExecutor final : public Executor {
         surveyed = cuda::survey(*tasks, world_.rank());
       return execute::terms_of(*tasks);
     });
-    await_replays();
-    const std::lock_guard guard(calls_.lock());
-    quiesce();
+    const auto guard = idle();
     if (own != nullptr) return own->make_execution({world_, heap_, calls_, faults_, device_, options_}, tasks->frame());
     if (cuda::runs_by_libraries(tasks->frame())) {
       start_libraries();
@@ -90,9 +89,7 @@ class CudaExecutor final : public Executor {
           .add("shared counters", needs.share.counters)
           .add("outputs", needs.out_in_heap);
     });
-    await_replays();
-    const std::lock_guard guard(calls_.lock());
-    quiesce();
+    const auto guard = idle();
     if (by_kernels > 0) {
       if (pool_ == nullptr || !pool_->needs().hold(needs)) replace_pool(needs, drop);
       pool_->load_kernels(type);
@@ -106,15 +103,29 @@ class CudaExecutor final : public Executor {
 
   std::shared_ptr<void> allocate_output(std::size_t bytes) override {
     runtime::agree(world_, [&] { return runtime::Terms("memory for outputs").add("bytes", bytes); });
-    await_replays();
-    const std::lock_guard guard(calls_.lock());
-    quiesce();
+    const auto guard = idle();
     const std::size_t offset = heap_.allocate_or_grow(world_, bytes);
+    heap_.pin(offset);  // what the caller puts there is the caller's
     calls_.lend_outputs();
     return {heap_.handle().at(world_.rank(), offset), [this, offset](void*) { release(offset); }};
   }
 
   bool has_captures() { return calls_.captured(); }
+
+  void await_calls() {
+    await_replays();
+    calls_.drain();
+  }
+
+  void trim() {
+    const std::lock_guard guard(calls_.lock());
+    heap_.trim(world_);
+  }
+
+  void restore() {
+    const std::lock_guard guard(calls_.lock());
+    heap_.restore(world_);
+  }
 
   void* output_at(std::uint64_t place) const { return heap_.handle().at(world_.rank(), place - 1); }
 
@@ -214,30 +225,38 @@ class CudaExecutor final : public Executor {
     return libraries_->prepare(std::move(lanes), std::move(kernel), options_);
   }
 
+  // All ranks get it, or the heap is as it was.
+  std::shared_ptr<cuda::CudaPool> make_pool(const cuda::PoolNeeds& needs) {
+    try {
+      return std::make_shared<cuda::CudaPool>(world_, heap_, calls_, faults_, device_, needs, options_);
+    } catch (const Error&) {
+      heap_.give_back(world_);
+      throw;
+    }
+  }
+
   // Memory for what there was and for `needs`. What the old memory held is prepared anew: calls of it are over, on all
-  // ranks. Where graphs may hold some, it stays.
+  // ranks. Where graphs may hold some, it stays. Where there is no memory for both, every rank has the error, and what
+  // there was.
   void replace_pool(const cuda::PoolNeeds& needs, const std::function<void()>& drop) {
-    const auto make = [this](const cuda::PoolNeeds& of) {
-      return std::make_shared<cuda::CudaPool>(world_, heap_, calls_, faults_, device_, of, options_);
-    };
     if (pool_ == nullptr) {
-      pool_ = make(needs);
+      pool_ = make_pool(needs);
       return;
     }
     const cuda::PoolNeeds before = pool_->needs();
     drop();
     const auto held = runtime::agree(
         world_, [&] { return runtime::Terms("memory of plans that take turns").tell(pool_->held_by_graphs()); });
-    if (std::any_of(held.begin(), held.end(), [](std::int64_t one) { return one != 0; }))
-      outgrown_.push_back(std::move(pool_));
-    pool_ = nullptr;
+    std::shared_ptr<cuda::CudaPool> old = std::move(pool_);
+    if (std::all_of(held.begin(), held.end(), [](std::int64_t one) { return one == 0; })) old = nullptr;
     heap_.give_back(world_);
     try {
-      pool_ = make(before.joined(needs));
+      pool_ = make_pool(before.joined(needs));
     } catch (const Error&) {
-      pool_ = make(before);  // every rank has the error
+      pool_ = old != nullptr ? std::move(old) : make_pool(before);
       throw;
     }
+    if (old != nullptr) outgrown_.push_back(std::move(old));
   }
 
   // Other ranks may be anywhere in their calls, this rank's kernels under way, and some thread's stream captured.
@@ -259,11 +278,15 @@ class CudaExecutor final : public Executor {
       throw Error(ErrorCode::invalid_input, refusal);
   }
 
-  // Loading kernels, taking memory and starting NCCL want idle GPUs, on all ranks.
-  void quiesce() {
+  // Loading kernels, taking memory and starting NCCL want idle GPUs, on all ranks, and memory that was trimmed.
+  std::unique_lock<std::recursive_mutex> idle() {
+    runtime::calls_of(world_).run_prelude();
+    await_replays();
+    std::unique_lock guard(calls_.lock());
     IMBREX_CUDA_TRY(cudaSetDevice(device_));
     const bool called = calls_.drain();
     if (called || calls_.captured()) world_.barrier();
+    return guard;
   }
 
   // CUDA does not tell when graphs that hold calls run. This is not done under the lock: the watching thread needs it
@@ -310,6 +333,10 @@ void cuda::QueuedCall::end() { order_->leave(static_cast<cudaStream_t>(stream_))
 void* cuda::output_at(Executor& executor, std::uint64_t place) {
   return dynamic_cast<CudaExecutor&>(executor).output_at(place);
 }
+
+void cuda::await_calls(Executor& executor) { dynamic_cast<CudaExecutor&>(executor).await_calls(); }
+void cuda::trim(Executor& executor) { dynamic_cast<CudaExecutor&>(executor).trim(); }
+void cuda::restore(Executor& executor) { dynamic_cast<CudaExecutor&>(executor).restore(); }
 
 bool cuda::has_captures(Executor& executor) { return dynamic_cast<CudaExecutor&>(executor).has_captures(); }
 

@@ -52,14 +52,18 @@ LookUpExecution::LookUpExecution(World& world, runtime::CudaHeap& heap, StreamCa
     make_look_up();
     return runtime::Terms("a lookup");
   });
-  offset_ = heap.allocate_or_grow(world, layout_.all);
-  own_fault_ = faults.take();
-  fault_ = own_fault_.get();
-  IMBREX_CUDA_TRY(load_ends());
-  IMBREX_CUDA_TRY(cudaStreamCreateWithFlags(&main_, cudaStreamNonBlocking));
-  set_group();
-  start_words();
-  world_.barrier();  // no peer posts before all words are set
+  place_.emplace(heap, heap.allocate_or_grow(world, layout_.all));
+  heap.keep(place_->offset, layout_.out);
+  // What one rank cannot have, no rank uses. And no peer posts before all words are set.
+  runtime::agree(world, [&] {
+    own_fault_ = faults.take();
+    fault_ = own_fault_.get();
+    IMBREX_CUDA_TRY(load_ends());
+    set_group();
+    start_words();
+    IMBREX_CUDA_TRY(cudaStreamCreateWithFlags(&main_, cudaStreamNonBlocking));
+    return runtime::Terms("memory for a lookup");
+  });
 }
 
 LookUpExecution::~LookUpExecution() {
@@ -67,7 +71,6 @@ LookUpExecution::~LookUpExecution() {
   end_with_peers();
   retire();
   if (main_ != nullptr) cudaStreamDestroy(main_);
-  heap_.release(offset_);
 }
 
 void LookUpExecution::set_group() {

@@ -48,7 +48,7 @@ class LookUpExecution final : public KernelExecution, public FindsMisfits {
   static Layout layout_of(const Problem& problem);
   void make_look_up();
   void bind(const embedding::Tables& tables, cudaStream_t stream);
-  std::byte* at(int rank, std::size_t offset) const { return heap_.handle().at(rank, offset_ + offset); }
+  std::byte* at(int rank, std::size_t offset) const { return heap_.handle().at(rank, place_->offset + offset); }
   void set_group();
   void start_words();
   std::string fault_message() const override;
@@ -60,7 +60,7 @@ class LookUpExecution final : public KernelExecution, public FindsMisfits {
   problem::OwnShards own_;
   std::uint32_t lookers_ = 0;  // peers that have tables
   Layout layout_;
-  std::size_t offset_ = 0;  // in the heap
+  std::optional<runtime::CudaHeap::Place> place_;
   runtime::FaultPool::Owner own_fault_;
   EndsArgs ends_{};
   std::unique_ptr<embedding::CudaLookUp> look_up_;  // null without tables

@@ -53,23 +53,26 @@ CudaExecution::CudaExecution(World& world, runtime::CudaHeap& heap, StreamCalls&
   offset_ = heap.allocate_or_grow(world, layout_.bytes() + state_bytes);
   place_.emplace(heap, offset_);
   state_offset_ = offset_ + layout_.bytes();
-  own_fault_ = faults.take();
-  fault_ = own_fault_.get();
+  heap.keep(offset_ + layout_.counter(0, 0), layout_.bytes() - layout_.counter(0, 0) + state_bytes);
   // Every kernel is loaded before any runs; refusals come before anything else is taken, on every rank alike.
-  static_cast<void>(workers_of(plain_kernel(plan_.problem.type), device_));
   agree_on_kernel(memory);
-  place_queues();
-  IMBREX_CUDA_TRY(cudaStreamCreateWithFlags(&main_, cudaStreamNonBlocking));
-  IMBREX_CUDA_TRY(cudaStreamCreateWithFlags(&copies_, cudaStreamNonBlocking));
-  IMBREX_CUDA_TRY(cudaEventCreateWithFlags(&begun_, cudaEventDisableTiming));
-  IMBREX_CUDA_TRY(cudaEventCreateWithFlags(&copied_, cudaEventDisableTiming));
-  upload();
-  set_protocol();
-  start_counters();
+  // What one rank cannot have, no rank uses. And no peer posts before all counters are set.
+  runtime::agree(world_, [&] {
+    own_fault_ = faults.take();
+    fault_ = own_fault_.get();
+    place_queues();
+    IMBREX_CUDA_TRY(cudaStreamCreateWithFlags(&main_, cudaStreamNonBlocking));
+    IMBREX_CUDA_TRY(cudaStreamCreateWithFlags(&copies_, cudaStreamNonBlocking));
+    IMBREX_CUDA_TRY(cudaEventCreateWithFlags(&begun_, cudaEventDisableTiming));
+    IMBREX_CUDA_TRY(cudaEventCreateWithFlags(&copied_, cudaEventDisableTiming));
+    upload();
+    set_protocol();
+    start_counters();
+    if (!table_.copies.empty()) prepare_skipping();
+    return runtime::Terms("memory for a plan");
+  });
   // The device has the tables now.
   if (!options_.timeline) memory.give_back(std::exchange(static_cast<TableEntries&>(table_), {}));
-  if (!table_.copies.empty()) prepare_skipping();
-  world_.barrier();  // no peer posts before all counters are set
 }
 
 CudaExecution::CudaExecution(CudaPool& pool, std::unique_ptr<plan::TaskStream> tasks, Surveyed surveyed,
@@ -120,6 +123,7 @@ void CudaExecution::agree_on_kernel(TableMemory& memory) {
   RankTables tables(*tasks_, survey_, layout_, world_.rank(), heap_.handle(), offset_, memory);
   // By number: other processes have the kernels elsewhere.
   const std::vector<std::int64_t> all = runtime::agree(world_, [&] {
+    static_cast<void>(workers_of(plain, device_));
     return runtime::Terms("a kernel for a plan")
         .tell(std::find(listed.begin(), listed.end(), &choose_kernel(plan_, survey_, tables, kernels, options_)) -
               listed.begin());

@@ -77,17 +77,6 @@ class CudaExecution final : public KernelExecution {
   std::byte* heap_at(std::size_t offset) const { return heap_.handle().at(world_.rank(), offset_ + offset); }
   std::byte* staged_out() const;
 
-  // The execution's part of the heap.
-  struct Place {
-    Place(runtime::CudaHeap& h, std::size_t o) : heap(h), offset(o) {}
-    Place(const Place&) = delete;
-    Place& operator=(const Place&) = delete;
-    ~Place() { heap.release(offset); }
-
-    runtime::CudaHeap& heap;
-    std::size_t offset;
-  };
-
   runtime::CudaHeap& heap_;
   std::unique_ptr<plan::TaskStream> tasks_;
   const Plan& plan_;  // their frame, with tasks only where they are stored
@@ -97,10 +86,10 @@ class CudaExecution final : public KernelExecution {
   TableSurvey survey_;
   CudaPool* pool_ = nullptr;  // where it takes turns
   std::uint64_t own_epoch_;
-  std::uint64_t* epoch_ = &own_epoch_;  // of the next run
-  std::optional<Place> place_;          // null: in the pool's
-  std::size_t offset_ = 0;              // in the heap
-  std::size_t state_offset_ = 0;        // from its begin
+  std::uint64_t* epoch_ = &own_epoch_;             // of the next run
+  std::optional<runtime::CudaHeap::Place> place_;  // its own part; null: in the pool's
+  std::size_t offset_ = 0;                         // in the heap
+  std::size_t state_offset_ = 0;                   // from its begin
   const GemmKernel* kernel_ = nullptr;
   int workers_ = 0;
   RankTable table_;

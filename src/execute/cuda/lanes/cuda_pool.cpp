@@ -15,10 +15,23 @@
 namespace imbrex::cuda {
 namespace {
 
-/// Tables of as many plans as an operator keeps and two more, unless they are large.
+/// Tables of as many plans as an operator keeps and two more where these are small, of two where they are large: the
+/// arena grows with the plans that are met, and a trim leaves it.
 std::size_t arena_bytes(std::size_t table_bytes) {
-  constexpr std::size_t plans = 34, most = std::size_t{64} << 20;
-  return std::max(std::min(plans * table_bytes, most), 4 * table_bytes);
+  constexpr std::size_t plans = 34, most = std::size_t{4} << 20;
+  return std::max(std::min(plans * table_bytes, most), 2 * table_bytes);
+}
+
+cudaStream_t new_stream() {
+  cudaStream_t made = nullptr;
+  IMBREX_CUDA_TRY(cudaStreamCreateWithFlags(&made, cudaStreamNonBlocking));
+  return made;
+}
+
+cudaEvent_t new_event() {
+  cudaEvent_t made = nullptr;
+  IMBREX_CUDA_TRY(cudaEventCreateWithFlags(&made, cudaEventDisableTiming));
+  return made;
 }
 
 }  // namespace
@@ -37,6 +50,7 @@ int workers_of(const GemmKernel& kernel, int device) {
   return place->second;
 }
 
+// All ranks get what they need beside the heap, or all fail; so with the heap's part, and with what goes into it.
 CudaPool::CudaPool(World& world, runtime::CudaHeap& heap, StreamCalls& calls, runtime::FaultPool& faults, int device,
                    const PoolNeeds& needs, const CudaOptions& options)
     : world_(world),
@@ -45,31 +59,50 @@ CudaPool::CudaPool(World& world, runtime::CudaHeap& heap, StreamCalls& calls, ru
       device_(device),
       options_(options),
       epoch_(options.testing.first_epoch),
-      fault_(faults.take()),
       needs_(needs),
-      tables_(arena_bytes(needs.table_bytes + 16 * needs.share.counters + 512)),
       taken_{heap},
       out_bytes_(needs.out_bytes),
       exceptions_(std::uncaught_exceptions()) {
+  runtime::agree(world_, [&] {
+    take_beside_heap(faults);
+    return runtime::Terms("memory for plans that take turns");
+  });
   const auto in_heap = [this](std::size_t bytes) { return taken_.keep(heap_.allocate_or_grow(world_, bytes)); };
-  IMBREX_CUDA_TRY(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
-  IMBREX_CUDA_TRY(cudaStreamCreateWithFlags(&after_calls_, cudaStreamNonBlocking));
-  IMBREX_CUDA_TRY(cudaEventCreateWithFlags(&passed_, cudaEventDisableTiming));
-  if (options_.timeline) to_host_ = runtime::gpu_clock_to_host();
-  state_offset_ = in_heap(sizeof(device::State) + sizeof(CopyState));
+  constexpr std::size_t state_bytes = sizeof(device::State) + sizeof(CopyState);
+  state_offset_ = in_heap(state_bytes);
+  heap_.keep(state_offset_, state_bytes);
   if (needs.out_in_heap) {
     out_offset_ = in_heap(out_bytes_);
     has_out_ = true;
   }
-  bool first = true;
-  const auto allocate = [this, in_heap, first](std::size_t bytes) mutable {
-    if (std::exchange(first, false)) return in_heap(bytes);
+  std::optional<std::size_t> first = in_heap(execute::HeapLayout::bytes_of_halves(needs.share));
+  const auto allocate = [this, first](std::size_t bytes) mutable {
+    if (first) return *std::exchange(first, std::nullopt);
     // Memory that was never used: what was given back, a slower rank may still be clearing.
     return taken_.keep(heap_.allocate_unused(bytes));
   };
   plans_.emplace(allocate, needs.share, epoch_);
-  copy_first(needs.table_bytes);
-  start();
+  keep_counters(0);
+  runtime::agree(world_, [&] {
+    copy_first(needs.table_bytes);
+    start();
+    return runtime::Terms("the state of plans that take turns");
+  });
+}
+
+void CudaPool::take_beside_heap(runtime::FaultPool& faults) {
+  fault_ = faults.take();
+  stream_.reset(new_stream());
+  after_calls_.reset(new_stream());
+  passed_.reset(new_event());
+  tables_.emplace(arena_bytes(needs_.table_bytes + 16 * needs_.share.counters + 512));
+  if (options_.timeline) to_host_ = runtime::gpu_clock_to_host();
+}
+
+// Counters go on for ever, so they outlive a trim.
+void CudaPool::keep_counters(std::size_t area) {
+  const execute::PlanShare& half = plans_->half(area);
+  heap_.keep(plans_->offset(area) + 2 * half.bytes, 2 * half.counters * execute::HeapLayout::counter_stride);
 }
 
 // NOTE: a stream's first copies wait for kernels of other ranks on the GPU: these are they, small and large.
@@ -77,10 +110,10 @@ void CudaPool::copy_first(std::size_t bytes) {
   const std::vector<std::byte> blank(std::max<std::size_t>(bytes, 256));
   std::byte* to = take(blank.size());
   for (const std::size_t part : {std::size_t{256}, blank.size()}) {
-    IMBREX_CUDA_TRY(cudaMemcpyAsync(to, blank.data(), part, cudaMemcpyHostToDevice, stream_));
-    IMBREX_CUDA_TRY(cudaStreamSynchronize(stream_));
+    IMBREX_CUDA_TRY(cudaMemcpyAsync(to, blank.data(), part, cudaMemcpyHostToDevice, stream()));
+    IMBREX_CUDA_TRY(cudaStreamSynchronize(stream()));
   }
-  tables_.give_back(to);
+  tables_->give_back(to);
 }
 
 // Rank 0's GPU decides which kernel a plan runs, on every rank: all choose by its numbers.
@@ -137,8 +170,8 @@ std::uint32_t* CudaPool::bases_for(const execute::PlanShare& half, std::uint32_t
   const std::vector<std::uint32_t> bases(2 * half.counters, count);
   const std::size_t bytes = bases.size() * sizeof bases[0];
   auto* made = reinterpret_cast<std::uint32_t*>(take(std::max<std::size_t>(bytes, 1)));
-  IMBREX_CUDA_TRY(cudaMemcpyAsync(made, bases.data(), bytes, cudaMemcpyHostToDevice, stream_));
-  IMBREX_CUDA_TRY(cudaStreamSynchronize(stream_));
+  IMBREX_CUDA_TRY(cudaMemcpyAsync(made, bases.data(), bytes, cudaMemcpyHostToDevice, stream()));
+  IMBREX_CUDA_TRY(cudaStreamSynchronize(stream()));
   return made;
 }
 
@@ -155,14 +188,14 @@ CudaPool::~CudaPool() {
     const std::lock_guard guard(calls_.lock());
     for (auto* list : {&passing_, &dropped_, &held_}) list->clear();
   }
-  for (cudaStream_t stream : {stream_, after_calls_})
-    if (stream != nullptr) cudaStreamDestroy(stream);
-  if (passed_ != nullptr) cudaEventDestroy(passed_);
 }
 
 std::size_t CudaPool::place(execute::HeapLayout& layout) {
   const std::size_t area = plans_->place(layout);
-  if (area == bases_.size()) bases_.push_back(bases_for(plans_->half(area), 0));
+  if (area == bases_.size()) {
+    keep_counters(area);
+    bases_.push_back(bases_for(plans_->half(area), 0));
+  }
   return area;
 }
 
@@ -175,7 +208,7 @@ PlanTurns CudaPool::join(const CudaExecution& execution, std::size_t area, const
 
 void CudaPool::leave(const CudaExecution& execution, const std::byte* memory) noexcept {
   std::erase_if(members_, [&](const auto& member) { return member.second == &execution; });
-  if (memory != nullptr) tables_.give_back(memory);
+  if (memory != nullptr) tables_->give_back(memory);
 }
 
 void CudaPool::provide_out() {
@@ -201,14 +234,14 @@ void CudaPool::collect() {
   const std::lock_guard guard(calls_.lock());
   const AsksDuringCaptures asks;
   if (!passing_.empty()) {
-    if (cudaEventQuery(passed_) != cudaSuccess) return static_cast<void>(cudaGetLastError());
+    if (cudaEventQuery(passed_.get()) != cudaSuccess) return static_cast<void>(cudaGetLastError());
     if (!runtime::is_faulty(*fault_)) passing_.clear();
   }
   const auto others = std::partition(dropped_.begin(), dropped_.end(),
                                      [&](const auto& execution) { return execution->number() == last_launched_; });
   if (!passing_.empty() || others == dropped_.end()) return;
-  calls_.follow(after_calls_);
-  IMBREX_CUDA_TRY(cudaEventRecord(passed_, after_calls_));
+  calls_.follow(after_calls_.get());
+  IMBREX_CUDA_TRY(cudaEventRecord(passed_.get(), after_calls_.get()));
   passing_.assign(std::move_iterator(others), std::move_iterator(dropped_.end()));
   dropped_.erase(others, dropped_.end());
 }

@@ -9,6 +9,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <type_traits>
 #include <vector>
 
 #include "execute/cuda/lanes/cuda_execution.hpp"
@@ -74,7 +75,7 @@ class CudaPool : public std::enable_shared_from_this<CudaPool> {
   int device() const { return device_; }
   const CudaOptions& options() const { return options_; }
   const Kernels& kernels(Type type) const { return kernels_.at(type).listed; }
-  cudaStream_t stream() const { return stream_; }
+  cudaStream_t stream() const { return stream_.get(); }
   device::Fault* fault() const { return fault_.get(); }
   std::uint64_t& epoch() { return epoch_; }
   double gpu_to_host() const { return to_host_; }
@@ -83,7 +84,7 @@ class CudaPool : public std::enable_shared_from_this<CudaPool> {
   /// As PlanPool's.
   std::size_t place(execute::HeapLayout& layout);
   std::size_t offset(std::size_t area) const { return plans_->offset(area); }
-  std::byte* take(std::size_t bytes) { return tables_.take(bytes, stream_); }
+  std::byte* take(std::size_t bytes) { return tables_->take(bytes, stream()); }
 
   /// How the execution takes turns, whose plan lies in `area` and posts so often to this rank's signals.
   PlanTurns join(const CudaExecution& execution, std::size_t area, const std::uint32_t* posts, std::uint32_t signals);
@@ -107,6 +108,17 @@ class CudaPool : public std::enable_shared_from_this<CudaPool> {
     std::size_t keep(std::size_t offset) { return offsets.emplace_back(offset); }
   };
 
+  struct StreamEnd {
+    void operator()(cudaStream_t stream) const noexcept { cudaStreamDestroy(stream); }
+  };
+  struct EventEnd {
+    void operator()(cudaEvent_t event) const noexcept { cudaEventDestroy(event); }
+  };
+  using OwnStream = std::unique_ptr<std::remove_pointer_t<cudaStream_t>, StreamEnd>;
+  using OwnEvent = std::unique_ptr<std::remove_pointer_t<cudaEvent_t>, EventEnd>;
+
+  void take_beside_heap(runtime::FaultPool& faults);
+  void keep_counters(std::size_t area);
   void copy_first(std::size_t bytes);
   void start();
   void drop(std::unique_ptr<CudaExecution> execution);
@@ -126,7 +138,7 @@ class CudaPool : public std::enable_shared_from_this<CudaPool> {
   };
   std::map<Type, OfType> kernels_;
   PoolNeeds needs_;
-  TableArena tables_;
+  std::optional<TableArena> tables_;
   double to_host_ = 0;
   Taken taken_;
   std::size_t state_offset_ = 0, out_offset_ = 0, out_bytes_;
@@ -136,8 +148,8 @@ class CudaPool : public std::enable_shared_from_this<CudaPool> {
   EpochPosts* last_ = nullptr;
   std::uint32_t next_number_ = 0, last_launched_ = 0;
   std::map<std::uint32_t, const CudaExecution*> members_;
-  cudaStream_t stream_ = nullptr, after_calls_ = nullptr;
-  cudaEvent_t passed_ = nullptr;
+  OwnStream stream_, after_calls_;
+  OwnEvent passed_;
   // Dropped before `passed_` was recorded, and after it; those that graphs hold.
   std::vector<std::unique_ptr<CudaExecution>> passing_, dropped_, held_;
   int exceptions_;  // in flight when the pool was made
