@@ -146,6 +146,11 @@ imbrex_status imbrex_world_skip_call(imbrex_world* world, const char* reason) IM
 /// nothing. The next call says so, too. For the thread that makes the world's calls.
 imbrex_status imbrex_world_check_calls(imbrex_world* world) IMBREX_NOEXCEPT;
 
+/// Collective: gives GPU memory of the world's operators and collectives back to the driver until the next call, or
+/// imbrex_world_restore. Until then no graph that holds calls is replayed. See trim and restore in ops.hpp.
+imbrex_status imbrex_world_trim(imbrex_world* world) IMBREX_NOEXCEPT;
+imbrex_status imbrex_world_restore(imbrex_world* world) IMBREX_NOEXCEPT;
+
 /* ------------------------------------------------------------------------------------------------- operators */
 
 typedef struct imbrex_operator imbrex_operator;
@@ -189,8 +194,10 @@ typedef struct imbrex_operator_options {
   int32_t cpu_workers;  ///< CPU: threads a rank that take compute tasks; 0: one
   uint64_t heap_bytes;  ///< GPUs: symmetric heap per rank, at first; 0: 64 MiB. With the world's first operator
   int32_t reserved[2];
-  const char* codec;  ///< of the two operators that sum: "int8", "int4+int8", "flash6" ... (docs/quantization.md);
-                      ///< NULL: what the knobs say, or exact. Unlike an all-reduce, it takes no tolerance
+  const char* codec;    ///< of the two operators that sum: "int8", "int4+int8", "flash6" ... (docs/quantization.md);
+                        ///< NULL: what the knobs say, or exact. Unlike an all-reduce, it takes no tolerance
+  uint64_t heap_limit;  ///< GPUs: bytes that the symmetric heap has at most, per rank: what needs more is refused; 0:
+                        ///< as many as there are. With the world's first operator
 } imbrex_operator_options;
 
 struct imbrex_report;

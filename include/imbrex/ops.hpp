@@ -210,6 +210,27 @@ class GemmAllToAll : public GemmOperator {
   GemmAllToAll(World& world, const GemmShape& shape, const OperatorOptions& options = {});
 };
 
+/// Collective: gives the world's GPU memory back to the driver, on every rank, until it is needed again: the symmetric
+/// heap of all operators, and the workspace of all collectives. Waits until the calls and replays of all ranks are
+/// over; no stream of the process is being captured. Pieces of the heap that hold memory of allocate_output stay, with
+/// what lies there; so do tables of plans, streams, what operators hold beside the heap, and what cuBLASLt and NCCL
+/// have taken.
+///
+/// Operators, collectives and graphs stay good. The next call of any of them, which all ranks make, takes new memory at
+/// the same addresses, as restore does; on a stream that is being captured it is refused with Error(invalid_input).
+/// Until then no graph that holds calls of the world is replayed: it would touch addresses without memory, which ends
+/// the process's use of the GPU. Graphs that are replayed behind restore give the bits that they gave before.
+///
+/// The thread that makes the world's calls. On the CPU, and where the world has nothing on GPUs, it does nothing but
+/// agree. Throws Error(invalid_input), on every rank, where the ranks do not all trim; Error(runtime_failure) where the
+/// world failed.
+void trim(World& world);
+
+/// Collective: brings back what trim gave, at the same addresses. Returns when replays may follow, on every rank.
+/// Nothing but an agreement where nothing is trimmed. Throws as trim; and Error(runtime_failure) where a GPU has no
+/// memory left, on every rank: the world stays trimmed then, and a later call or restore may bring it back.
+void restore(World& world);
+
 /// Collective. Brings the ranks' measured spans together on rank 0, shifted so that the first begins at 0; empty on the
 /// others. Takes about 150 bytes of the symmetric heap for each of the longest rank's spans, until it returns.
 std::vector<Span> gather_spans(World& world, const std::vector<Span>& own);

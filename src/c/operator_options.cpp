@@ -11,6 +11,7 @@ namespace {
 
 constexpr std::size_t first_options = 48;
 static_assert(offsetof(imbrex_operator_options, codec) == first_options);
+static_assert(offsetof(imbrex_operator_options, heap_limit) == first_options + sizeof(const char*));
 
 // What the text leaves out is chosen.
 void set_knobs(OperatorOptions& options, std::string_view text) {
@@ -33,6 +34,7 @@ OperatorOptions operator_options(const imbrex_operator_options* given) {
   options.device = device_of(read.device);
   options.cpu.workers = small_of(read.cpu_workers, options.cpu.workers, "cpu_workers");
   if (read.heap_bytes != 0) options.cuda.heap_bytes = read.heap_bytes;
+  options.cuda.heap_limit = read.heap_limit;
   for (const std::int32_t number : read.reserved)
     IMBREX_EXPECTS(number == 0,
                    "imbrex_operator_options.reserved = {}: it must be 0; how many ranks share a GPU is the world's "

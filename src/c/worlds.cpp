@@ -3,6 +3,7 @@
 
 #include "c/convert.hpp"
 #include "c/error.hpp"
+#include "imbrex/ops.hpp"
 #include "runtime/calls.hpp"
 
 namespace imbrex::c {
@@ -139,4 +140,12 @@ imbrex_status imbrex_world_check_calls(imbrex_world* world) noexcept {
     own.throw_if_failed();
     runtime::calls_of(own).expect_none_refused();
   });
+}
+
+imbrex_status imbrex_world_trim(imbrex_world* world) noexcept {
+  return guarded([&] { trim(*c::world_object(world).world); });
+}
+
+imbrex_status imbrex_world_restore(imbrex_world* world) noexcept {
+  return guarded([&] { restore(*c::world_object(world).world); });
 }

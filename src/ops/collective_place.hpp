@@ -10,6 +10,7 @@
 
 #include "imbrex/collectives.hpp"
 #include "imbrex/world.hpp"
+#include "ops/trim.hpp"
 #include "runtime/calls.hpp"
 
 namespace imbrex {
@@ -27,7 +28,10 @@ struct CollectiveObject::Place {
             Describe&& describe, Launch&& launch) {
     calls.make(
         [&] {
-          if (device == Device::cpu) expect_no_stream(stream);
+          if (device == Device::cpu)
+            expect_no_stream(stream);
+          else
+            ops::expect_restored(calls, stream, gpu);
           expect_here(operands);
           return resolve();
         },

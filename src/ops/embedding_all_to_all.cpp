@@ -12,11 +12,13 @@
 #include "imbrex/embedding.hpp"
 #include "imbrex/integers.hpp"
 #include "ops/embedding_backend.hpp"
+#include "ops/trim.hpp"
 #include "plan/strategies/strategies.hpp"
 #include "problem/embedding.hpp"
 #include "runtime/agreement.hpp"
 #include "runtime/calls.hpp"
 #include "runtime/cuda/device_memory.hpp"
+#include "runtime/heap.hpp"
 #include "runtime/one_process.hpp"
 
 namespace imbrex {
@@ -94,6 +96,8 @@ struct EmbeddingAllToAll::State {
     try {
       backend = ops::make_gpu_embedding(world, std::move(gpus), shape, problem, options);
       device = Device::cuda;
+    } catch (const runtime::HeapLimit&) {
+      throw;  // no reason to work on the CPU
     } catch (const Error& error) {
       if (error.code() != ErrorCode::invalid_input) throw;
       why_cpu = error.what();
@@ -145,7 +149,11 @@ struct EmbeddingAllToAll::State {
   template <typename Launch>
   void call(ops::EmbeddingRules& of, const Operands& operands, float rate, CudaStream stream, Launch&& launch) {
     calls.make(
-        [&] { return &backend->resolve(of, operands, rate, stream); },
+        [&] {
+          const ops::EmbeddingCall& resolved = backend->resolve(of, operands, rate, stream);
+          if (device == Device::cuda) ops::expect_restored(calls, stream, backend->gpu());
+          return &resolved;
+        },
         [&](const ops::EmbeddingCall* resolved) {
           const std::uint32_t kind = &of == &update_rules ? updates : looks_up;
           return runtime::CallNote{member.number(), resolved->given.bags.batch, kind, !backend->meets(*resolved),

@@ -21,12 +21,14 @@
 #include "imbrex/ops.hpp"
 #include "ops/gemm_request.hpp"
 #include "ops/plans_by_size.hpp"
+#include "ops/trim.hpp"
 #include "ops/world_gpus.hpp"
 #include "plan/problem.hpp"
 #include "plan/strategies/strategies.hpp"
 #include "runtime/agreement.hpp"
 #include "runtime/calls.hpp"
 #include "runtime/cuda/device_memory.hpp"
+#include "runtime/heap.hpp"
 #include "runtime/one_process.hpp"
 
 namespace imbrex {
@@ -149,6 +151,8 @@ struct GemmOperator::State {
     try {
       on_gpus = shape.any_m ? gpus->operation_of_any_m(world, problem, request, own_memory)
                             : gpus->operation(world, problem, request);
+    } catch (const runtime::HeapLimit&) {
+      throw;  // no reason to work on the CPU
     } catch (const Error& error) {
       if (error.code() != ErrorCode::invalid_input) throw;
       refusal = error.what();
@@ -364,6 +368,7 @@ void GemmOperator::run(const Operands& operands, CudaStream stream) {
         if (on_gpus) {
           s.expect_on_gpu(operands);
           s.on_gpus->expect_stream(stream);
+          ops::expect_restored(s.calls, stream, s.gpus->own_gpu);
           s.on_gpus->expect_ready(s.rules.m(), stream);
         } else {
           IMBREX_EXPECTS(stream == nullptr, "a stream of CUDA is given, and this operator works on the CPU");

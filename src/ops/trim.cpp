@@ -1,0 +1,57 @@
+#include "ops/trim.hpp"
+
+#include "base/check.hpp"
+#include "collectives/backend.hpp"
+#include "execute/cuda/calls_and_outputs.hpp"
+#include "imbrex/ops.hpp"
+#include "ops/world_gpus.hpp"
+#include "runtime/agreement.hpp"
+#include "runtime/attachment.hpp"
+#include "runtime/cuda/device_memory.hpp"
+
+namespace imbrex {
+namespace {
+
+// Null where the world's operators have no GPUs.
+Executor* executor_there(World& world) {
+  const auto* gpus = static_cast<const ops::WorldGpus*>(runtime::attachment(world).get());
+  return gpus != nullptr ? gpus->executor.get() : nullptr;
+}
+
+// What is there already stays as it is.
+void restore_parts(World& world) {
+  if (Executor* executor = executor_there(world)) cuda::restore(*executor);
+  collectives::restore_gpus(world);
+}
+
+}  // namespace
+
+void ops::expect_restored(const runtime::Calls& calls, CudaStream stream, int gpu) {
+  if (!calls.has_prelude()) [[likely]]
+    return;
+  IMBREX_EXPECTS(!runtime::is_captured(stream, gpu),
+                 "the stream is being captured, and this world's GPU memory was trimmed: call restore before the "
+                 "capture");
+}
+
+void trim(World& world) {
+  Executor* const executor = executor_there(world);
+  const bool collectives_there = collectives::are_on_gpus(world);
+  runtime::agree(world, [&] {
+    if (executor != nullptr) cuda::await_calls(*executor);
+    return runtime::Terms("a trim").add("operators on GPUs", executor != nullptr).add("collectives", collectives_there);
+  });
+  if (executor == nullptr && !collectives_there) return;
+  // First: where only a part can be trimmed, that one comes back.
+  runtime::calls_of(world).set_prelude([&world] { restore_parts(world); });
+  if (executor != nullptr) cuda::trim(*executor);
+  collectives::trim_gpus(world);
+}
+
+void restore(World& world) {
+  runtime::Calls& calls = runtime::calls_of(world);
+  runtime::agree(world, [&] { return runtime::Terms("a restore").add("trimmed", calls.has_prelude()); });
+  calls.run_prelude();
+}
+
+}  // namespace imbrex
