@@ -267,6 +267,7 @@ void run(Call& call, const Form* form = nullptr) {
       options.size = sizeof(options);
       options.device = call.a.on_gpu() ? IMBREX_CUDA : IMBREX_CPU;
       options.cpu_workers = group.cpu_workers;
+      options.heap_limit = group.gpu_heap_limit;
       options.codec = call.codec ? for_c("codec", *call.codec) : nullptr;
       Made result;
       check(imbrex_operator_make(group.world, call.kind, &of_any_m, &options, &result.product));

@@ -89,8 +89,10 @@ void grow(const Group& group, Made& product, std::int64_t m, void* stream) {
   const auto power = static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(m)));
   const std::int64_t largest = (power + group.size - 1) / group.size * group.size;
   imbrex_status status = imbrex_operator_grow(product.product, largest);
-  // All ranks have that error: memory for these rows alone may be there.
-  if (status == IMBREX_RUNTIME_FAILURE && largest != m) {
+  // All ranks have that error: memory for these rows alone may be there, or allowed.
+  const bool no_memory =
+      status == IMBREX_RUNTIME_FAILURE || (status == IMBREX_INVALID_INPUT && group.gpu_heap_limit != 0);
+  if (no_memory && largest != m) {
     status = imbrex_operator_grow(product.product, m);
     if (status == IMBREX_OK) product.largest = m;
   } else if (status == IMBREX_OK) {
@@ -133,7 +135,8 @@ using namespace imbrex_torch;
 
 void imbrex_torch_set_connect(imbrex_torch_connect_function* connect) { registry().connect = connect; }
 
-imbrex_status imbrex_torch_connect(const char* name, imbrex_world* world, int32_t cpu_workers) {
+imbrex_status imbrex_torch_connect(const char* name, imbrex_world* world, int32_t cpu_workers,
+                                   uint64_t gpu_heap_limit) {
   return guarded([&] {
     Registry& all = registry();
     if (all.find(name)) refuse(std::string("group '") + name + "' is connected already");
@@ -143,6 +146,7 @@ imbrex_status imbrex_torch_connect(const char* name, imbrex_world* world, int32_
     group->rank = imbrex_world_rank(world);
     group->size = imbrex_world_size(world);
     group->cpu_workers = cpu_workers;
+    group->gpu_heap_limit = gpu_heap_limit;
     const std::lock_guard lock(all.mutex);
     all.groups.push_back(std::move(group));
   });
@@ -161,6 +165,22 @@ imbrex_status imbrex_torch_disconnect(const char* name) {
       }
   });
 }
+
+namespace {
+
+imbrex_status with_world(const char* name, imbrex_status (*call)(imbrex_world*)) {
+  return guarded([&] {
+    Group& group = find_group(name);
+    const std::lock_guard lock(group.mutex);
+    check(call(group.world));
+  });
+}
+
+}  // namespace
+
+imbrex_status imbrex_torch_trim(const char* name) { return with_world(name, imbrex_world_trim); }
+
+imbrex_status imbrex_torch_restore(const char* name) { return with_world(name, imbrex_world_restore); }
 
 imbrex_status imbrex_torch_check(const char* name) {
   return guarded([&] {

@@ -83,6 +83,7 @@ struct Group {
   std::string name;
   imbrex_world* world = nullptr;
   std::int32_t rank = 0, size = 0, cpu_workers = 1;
+  std::uint64_t gpu_heap_limit = 0;
   std::mutex mutex;  ///< one call at a time, as worlds want it
   std::unordered_map<Key, Made, KeyHash> made;
   std::unordered_map<Form, Ready, FormHash> ready;

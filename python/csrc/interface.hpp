@@ -12,8 +12,14 @@ using imbrex_torch_connect_function = imbrex_status(const char* name, char* mess
 IMBREX_TORCH_EXPORT void imbrex_torch_set_connect(imbrex_torch_connect_function* connect);
 
 /// The world stays its maker's, who ends it behind imbrex_torch_disconnect. Both are called by all ranks alike.
-IMBREX_TORCH_EXPORT imbrex_status imbrex_torch_connect(const char* name, imbrex_world* world, int32_t cpu_workers);
+/// `gpu_heap_limit`: of imbrex_operator_options, for all operators of the group.
+IMBREX_TORCH_EXPORT imbrex_status imbrex_torch_connect(const char* name, imbrex_world* world, int32_t cpu_workers,
+                                                       uint64_t gpu_heap_limit);
 IMBREX_TORCH_EXPORT imbrex_status imbrex_torch_disconnect(const char* name);
+
+/// As imbrex_world_trim and imbrex_world_restore, between calls of the group.
+IMBREX_TORCH_EXPORT imbrex_status imbrex_torch_trim(const char* name);
+IMBREX_TORCH_EXPORT imbrex_status imbrex_torch_restore(const char* name);
 
 /// Fails for what failed in the group's calls so far.
 IMBREX_TORCH_EXPORT imbrex_status imbrex_torch_check(const char* name);

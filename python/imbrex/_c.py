@@ -110,6 +110,7 @@ class OperatorOptions(Structure):
         ("heap_bytes", c_uint64),
         ("reserved", c_int32 * 2),
         ("codec", c_char_p),
+        ("heap_limit", c_uint64),
     )
 
 

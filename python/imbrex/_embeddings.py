@@ -223,6 +223,7 @@ class EmbeddingAllToAll(OwnsHandle):
                 device=_chosen("device", device, _DEVICES),
                 strategy=optional_text("strategy", strategy),
                 cpu_workers=integer("cpu_workers", cpu_workers, 0, 1024),
+                heap_limit=world._gpu_heap_limit,
             )
         self.world, self.batch, self.dtype, self.out_dtype = world, batch, dtype, out_dtype
         self.index_dtype, self.weighted, self.optimizer = index_dtype, weighted, optimizer

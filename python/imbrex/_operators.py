@@ -91,7 +91,9 @@ def _product(
                 raise InvalidInput(f"{array.name} and a must be on one device: one is on the CPU, the other on a GPU")
 
         def make() -> ctypes.c_void_p:
-            options = _c.new(_c.OperatorOptions, device=first.device, codec=codec_text)
+            options = _c.new(
+                _c.OperatorOptions, device=first.device, codec=codec_text, heap_limit=world._gpu_heap_limit
+            )
             return _c.make("operator_make", world.handle, kind, ctypes.byref(gemm), ctypes.byref(options))
 
         sizes = (gemm.m, gemm.n, gemm.k, gemm.lda, gemm.ldb, gemm.ldo)

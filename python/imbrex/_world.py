@@ -57,6 +57,7 @@ class World(OwnsHandle):
         self._handle: ctypes.c_void_p | None = handle
         self._made: dict[Any, tuple[ctypes.c_void_p, str]] = {}
         self._why_closed = ""
+        self._gpu_heap_limit = 0  # bytes, of its operators on GPUs; 0: none
         self.rank: int = _c.function("world_rank")(handle)
         """This rank's number, from 0."""
         self.size: int = _c.function("world_size")(handle)

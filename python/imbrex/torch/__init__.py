@@ -22,7 +22,7 @@ if _version < (2, 10):
 from . import fake as _fake  # noqa: E402
 from . import nn, parallel  # noqa: E402
 from .drop_in import drop_in  # noqa: E402
-from .groups import check, connect, describe, destroy, warm_up  # noqa: E402
+from .groups import check, connect, describe, destroy, restore, trim, warm_up  # noqa: E402
 from .ops import (  # noqa: E402
     all_gather_matmul,
     matmul_all_reduce,
@@ -52,6 +52,8 @@ __all__ = [
     "nn",
     "parallel",
     "put_back",
+    "restore",
     "stats",
+    "trim",
     "warm_up",
 ]

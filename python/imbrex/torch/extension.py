@@ -20,8 +20,10 @@ def _typed() -> ctypes.CDLL:
     library = torch_operators()
     for name, result, arguments in (
         ("set_connect", None, [_ConnectFunction]),
-        ("connect", ctypes.c_int32, [ctypes.c_char_p, ctypes.c_void_p, ctypes.c_int32]),
+        ("connect", ctypes.c_int32, [ctypes.c_char_p, ctypes.c_void_p, ctypes.c_int32, ctypes.c_uint64]),
         ("disconnect", ctypes.c_int32, [ctypes.c_char_p]),
+        ("trim", ctypes.c_int32, [ctypes.c_char_p]),
+        ("restore", ctypes.c_int32, [ctypes.c_char_p]),
         ("check", ctypes.c_int32, [ctypes.c_char_p]),
         ("refuse", ctypes.c_int32, [ctypes.c_char_p, ctypes.c_char_p]),
         ("report", ctypes.c_int32, [ctypes.c_char_p, ctypes.POINTER(_c.ReportFields)]),

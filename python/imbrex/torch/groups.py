@@ -16,6 +16,7 @@ import torch.distributed.distributed_c10d as c10d
 from torch.distributed.device_mesh import DeviceMesh
 
 from .. import _c
+from .._arguments import LARGEST_64, integer
 from .._errors import Error, InvalidInput
 from .._world import World
 from . import extension
@@ -154,7 +155,13 @@ def patience_of(name: str) -> float:
 
 
 def connect(
-    group: Group = None, *, heap_bytes: int = 0, wait_limit: float = 0.0, cpu_workers: int = 1, device: Any = None
+    group: Group = None,
+    *,
+    heap_bytes: int = 0,
+    wait_limit: float = 0.0,
+    cpu_workers: int = 1,
+    device: Any = None,
+    gpu_heap_limit: int = 0,
 ) -> str:
     """
     Makes the world of a group, through the group's store. Collective; the first operator of a group does so itself.
@@ -165,6 +172,8 @@ def connect(
         wait_limit: seconds that any wait may last; 0: IMBREX_WAIT_LIMIT, or 30.
         cpu_workers: threads of each rank that compute where tensors are on the CPU.
         device: this rank's GPU, a torch.device or a number; not given: the current one, `torch.cuda.current_device()`.
+        gpu_heap_limit: bytes of GPU memory, per rank, that the operators' symmetric heap has at most; 0: as many as
+            there are. An operator that needs more is refused, on every rank. The same on every rank.
 
     Returns:
         The group's name. A group that is connected already stays as it is.
@@ -180,6 +189,7 @@ def connect(
     name = name_of(group)
     if name in _worlds:
         return name
+    gpu_heap_limit = integer("gpu_heap_limit", gpu_heap_limit, 0, LARGEST_64)
     gpu, limit, place = _place(device, wait_limit)
     of = process_group(name)
     rank, ranks = int(of.rank()), list(dist.get_process_group_ranks(of))
@@ -209,7 +219,8 @@ def connect(
         gpu=gpu,
         ranks_per_gpu=sharing,
     )
-    extension.call("connect", name.encode(), world.handle, cpu_workers)
+    world._gpu_heap_limit = gpu_heap_limit
+    extension.call("connect", name.encode(), world.handle, cpu_workers, gpu_heap_limit)
     _worlds[name], _names[of] = world, name
     if rank == 0:
         _log.info("group '%s': Imbrex runs its operators, for ranks %s, on %s", name, ranks, _described(gpus, sharing))
@@ -271,6 +282,46 @@ def check(group: Group = None) -> None:
     """
     for name in _connected(group):
         extension.call("check", name.encode())
+
+
+def trim(group: Group = None) -> None:
+    """
+    Gives the GPU memory of a group's operators back to the driver, on every rank, until it is needed again. Collective.
+
+    That is the memory through which ranks exchange data; a first call for that group connects it. It waits until the
+    calls of all ranks are over; no stream is being captured. Between trim and restore no graph that holds calls of the
+    group is replayed. The next call restores by itself, but on a stream that is being captured, where it is refused.
+    On the CPU nothing is given back.
+
+    Args:
+        group: whose ranks all trim.
+
+    Raises:
+        InvalidInput: some ranks do something else.
+        Error: the group's world failed.
+
+    Example:
+        >>> imbrex.torch.trim(group)  # the memory is free for others
+        >>> imbrex.torch.restore(group)  # graphs may be replayed
+    """
+    extension.call("trim", name_of(group).encode())
+
+
+def restore(group: Group = None) -> None:
+    """
+    Brings back what `trim` gave, at the same addresses: graphs that were captured before may be replayed. Collective.
+
+    Args:
+        group: whose ranks all restore.
+
+    Raises:
+        InvalidInput: some ranks do something else.
+        Error: a GPU has no memory left; every rank has the error, and may try again.
+
+    Example:
+        >>> imbrex.torch.restore(group)
+    """
+    extension.call("restore", name_of(group).encode())
 
 
 def warm_up(calls: Iterable[tuple[Any, ...]], group: Group = None, *, device: Any = None) -> int:
