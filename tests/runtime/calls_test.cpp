@@ -100,6 +100,63 @@ struct Meeting {
   std::function<void()> on_stand_in;
 };
 
+// A call that is queued says so when it gets there, and ranks that stand in wait for that. One that begins with a
+// prelude waits for those ranks before: it counts as begun.
+int begin_with_prelude(World& world, std::uint64_t seed) {
+  Calls& calls = calls_of(world);
+  const auto meet = [&] { world.barrier(); };
+  agree(world, [] { return Terms("a meeting"); });
+  const CallMember member(calls, [&](const CallNote&) { meet(); });
+  const auto call = [&](const std::string& before, const std::string& after) {
+    calls.make(
+        [&] {
+          IMBREX_EXPECTS(before.empty(), "{}", before);
+          return 0;
+        },
+        [&](int) {
+          return CallNote{member.number(), 1, 0, true, "size"};
+        },
+        [](int) { return Terms("a meeting"); },
+        [&](int) {
+          IMBREX_EXPECTS(after.empty(), "{}", after);
+          calls.began(false);
+          meet();
+        });
+  };
+  std::mt19937_64 random(seed), own(seed + 7 * static_cast<std::uint64_t>(world.rank()) + 1);
+  for (int round = 0; round < 300; ++round) {
+    int done = 0;
+    agree(world, [] { return Terms("what prepares a prelude"); });
+    calls.set_prelude([&] {
+      agree(world, [] { return Terms("in a prelude"); });
+      ++done;
+    });
+    const auto refuser = static_cast<int>(random() % static_cast<std::uint64_t>(world.size() + 1));
+    const bool late = random() % 2 == 0, all = random() % 8 == 0;
+    if (own() % 2 == 0) std::this_thread::sleep_for(std::chrono::microseconds(own() % 300));
+    const bool refuses = refuser < world.size() && (all || refuser == world.rank());
+    const std::string reason = refuses ? "it is wrong" : "",
+                      told = refusal_of([&] {
+                        call(late ? "" : reason, late ? reason : "");
+                        world.barrier();  // after the call, a rank that was queued hears of a refusal
+                        calls.expect_none_refused();
+                      });
+    if (told.empty() != (refuser == world.size())) return 1;
+    if (!told.empty()) world.barrier();
+    call("", "");
+    if (done != 1 || calls.has_prelude()) return 2;
+  }
+  return failure_of(world).empty() ? 0 : 3;
+}
+
+TEST(Calls, BeginOnceWithAPrelude) {
+  const std::uint64_t seed = std::random_device{}();
+  SCOPED_TRACE("seed " + std::to_string(seed));
+  const auto body = [&](World& world) { return begin_with_prelude(world, seed); };
+  for (const int ranks : {1, 3}) EXPECT_EQ(run_threads(ranks, {.heap_bytes = 4096, .wait_limit = limit}, body), 0);
+  EXPECT_EQ(run_processes(3, {.heap_bytes = 4096, .wait_limit = limit}, body), 0);
+}
+
 // Whichever rank comes first, in both kinds of worlds, before the call is taken or after it.
 TEST(Calls, ThatOneRankRefusesFailOnAllRanks) {
   for (const bool late : {false, true})

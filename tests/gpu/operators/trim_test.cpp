@@ -371,6 +371,56 @@ TEST(GpuTrim, TheHeapKeepsItsLimit) {
       0);
 }
 
+// All but some memory of the current GPU.
+std::vector<cuda::RawMemory> take_most() {
+  std::vector<cuda::RawMemory> taken;
+  for (std::size_t part = 1024 * mib; part >= 16 * mib; part /= 2)
+    while (free_bytes() > part + 96 * mib) taken.push_back(cuda::raw_memory(part));
+  return taken;
+}
+
+// One rank's GPU is full: no rank grows, and what was there works on.
+TEST(GpuTrim, ARankWithoutMemoryIsEveryRanks) {
+  NEEDS_OWN_GPUS(2);
+  EXPECT_EQ(
+      on_ranks(
+          2, 20,
+          [](World& world) {
+            AnyM any(world, Operator::gemm_reduce_scatter, {24 * 20, 512, 384, Type::bf16}, with(Transport::store));
+            test::Sized& sized = any.of(24 * 20);
+            const auto works = [&](const std::string& when) {
+              sized.call_and_wait(*any.made);
+              sized.judge(when);
+            };
+            works("before");
+            GemmShape large{24 * 2000, 4096, 512, Type::bf16};
+            const auto make = [&](bool any_m) {
+              large.any_m = any_m;
+              test::make_operator(world, Operator::gemm_reduce_scatter, large, with(Transport::store));
+            };
+            for (const bool any_m : {true, false}) {
+              std::vector<cuda::RawMemory> taken;
+              if (world.rank() == 1) taken = take_most();
+              world.barrier();
+              const std::string said = error_of([&] { make(any_m); });
+              EXPECT_NE(said.find("does not have"), std::string::npos) << said;
+              works("without memory");
+            }
+            make(true);
+            works("with memory");
+            trim(world);
+            std::vector<cuda::RawMemory> taken;
+            if (world.rank() == 1) taken = take_most();
+            world.barrier();
+            EXPECT_NE(error_of([&] { restore(world); }).find("does not have"), std::string::npos);
+            EXPECT_NE(error_of([&] { sized.call_and_wait(*any.made); }).find("does not have"), std::string::npos);
+            taken.clear();
+            world.barrier();
+            works("restored");
+          }),
+      0);
+}
+
 // A limit below the smallest piece of memory.
 TEST(GpuTrim, ALimitThatHoldsNothingIsRefused) {
   NEEDS_GPUS(1);
