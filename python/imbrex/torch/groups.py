@@ -16,9 +16,11 @@ import torch.distributed.distributed_c10d as c10d
 from torch.distributed.device_mesh import DeviceMesh
 
 from .. import _c
+from .._arguments import LARGEST_32, integer
 from .._errors import Error, InvalidInput
 from .._world import World
 from . import extension
+from .channels import warn_of_few_sms
 from .meeting import limit_of, meet, tell_of_process
 
 Group: TypeAlias = "dist.ProcessGroup | DeviceMesh | str | None"
@@ -117,11 +119,12 @@ def _whereabouts(gpu: int | None) -> dict[str, str]:
     return {"host": host, "gpu": uuid}
 
 
-def _place(device: Any, wait_limit: float) -> tuple[int | None, float, dict[str, str]]:
+def _place(device: Any, wait_limit: float, sms_for_others: int) -> tuple[int | None, float, dict[str, str]]:
     """The GPU, how long this rank waits, and what the others are to know of it: if need be, what is wrong here."""
     limit = 30.0
     try:
         limit = limit_of(wait_limit)
+        integer("sms_for_others", sms_for_others, 0, LARGEST_32)
         gpu = _own_gpu(device)
         return gpu, limit, _whereabouts(gpu)
     except (Error, OSError) as error:
@@ -154,7 +157,13 @@ def patience_of(name: str) -> float:
 
 
 def connect(
-    group: Group = None, *, heap_bytes: int = 0, wait_limit: float = 0.0, cpu_workers: int = 1, device: Any = None
+    group: Group = None,
+    *,
+    heap_bytes: int = 0,
+    wait_limit: float = 0.0,
+    cpu_workers: int = 1,
+    device: Any = None,
+    sms_for_others: int = 0,
 ) -> str:
     """
     Makes the world of a group, through the group's store. Collective; the first operator of a group does so itself.
@@ -165,12 +174,15 @@ def connect(
         wait_limit: seconds that any wait may last; 0: IMBREX_WAIT_LIMIT, or 30.
         cpu_workers: threads of each rank that compute where tensors are on the CPU.
         device: this rank's GPU, a torch.device or a number; not given: the current one, `torch.cuda.current_device()`.
+        sms_for_others: SMs of each GPU that kernels which wait for other ranks leave to kernels of others, so that
+            NCCL's of DDP, FSDP2 or pipelines run concurrently; the same on every rank. Warns where the group's NCCL is
+            known to take more.
 
     Returns:
         The group's name. A group that is connected already stays as it is.
 
     Raises:
-        InvalidInput: the group is none, or its ranks are on several hosts.
+        InvalidInput: the group is none, its ranks are on several hosts, or `sms_for_others` differs.
         Error: a rank did not come in time.
 
     Example:
@@ -180,7 +192,7 @@ def connect(
     name = name_of(group)
     if name in _worlds:
         return name
-    gpu, limit, place = _place(device, wait_limit)
+    gpu, limit, place = _place(device, wait_limit, sms_for_others)
     of = process_group(name)
     rank, ranks = int(of.rank()), list(dist.get_process_group_ranks(of))
     if rank == 0:
@@ -208,10 +220,12 @@ def connect(
         wait_limit=wait_limit,
         gpu=gpu,
         ranks_per_gpu=sharing,
+        sms_for_others=sms_for_others,
     )
     extension.call("connect", name.encode(), world.handle, cpu_workers)
     _worlds[name], _names[of] = world, name
     if rank == 0:
+        warn_of_few_sms(of, name, sms_for_others)
         _log.info("group '%s': Imbrex runs its operators, for ranks %s, on %s", name, ranks, _described(gpus, sharing))
     return name
 
