@@ -100,6 +100,9 @@ typedef struct imbrex_world_options {
   const int32_t* gpu;     ///< this rank's GPU, as CUDA numbers those that this process sees; NULL: by the rank
   int32_t ranks_per_gpu;  ///< so many ranks share each GPU, the same on every rank; 0: one
   int32_t reserved;
+  int32_t sms_for_others;  ///< SMs of each GPU that kernels which wait for peers leave to NCCL's and others', the same
+                           ///< on every rank
+  int32_t reserved2;
 } imbrex_world_options;
 
 /// What one process makes, and hands to the others by means of its own.

@@ -24,6 +24,9 @@ struct WorldOptions {
   /// So many ranks share each GPU, each with its part of the SMs; the same on every rank. For operators, where
   /// CudaOptions says nothing else, and for collectives.
   int ranks_per_gpu = 1;
+  /// SMs of each GPU that every kernel of operators and collectives that waits for peers leaves to kernels of others,
+  /// such as NCCL's, so that both run concurrently; the same on every rank (docs/operators.md). Its GPU must have more.
+  int sms_for_others = 0;
 };
 
 /// Everything needed to address the parts of the symmetric heap of the ranks on the own host; trivially copyable.

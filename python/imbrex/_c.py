@@ -70,6 +70,8 @@ class WorldOptions(Structure):
         ("gpu", POINTER(c_int32)),
         ("ranks_per_gpu", c_int32),
         ("reserved", c_int32),
+        ("sms_for_others", c_int32),
+        ("reserved2", c_int32),
     )
 
 

@@ -13,12 +13,13 @@ from ._errors import InvalidInput
 from ._library import preload_nvidia
 
 
-def _options(heap_bytes: int, wait_limit: float, gpu: int | None, ranks_per_gpu: int) -> Any:
+def _options(heap_bytes: int, wait_limit: float, gpu: int | None, ranks_per_gpu: int, sms_for_others: int) -> Any:
     options = _c.new(
         _c.WorldOptions,
         heap_bytes=integer("heap_bytes", heap_bytes, 0, LARGEST_64),
         wait_limit=real("wait_limit", wait_limit),
         ranks_per_gpu=integer("ranks_per_gpu", ranks_per_gpu, 0, LARGEST_32),
+        sms_for_others=integer("sms_for_others", sms_for_others, 0, LARGEST_32),
     )
     if gpu is not None:
         options.gpu = ctypes.pointer(ctypes.c_int32(integer("gpu", gpu, 0, LARGEST_32)))
@@ -65,7 +66,13 @@ class World(OwnsHandle):
 
     @classmethod
     def from_environment(
-        cls, *, heap_bytes: int = 0, wait_limit: float = 0.0, gpu: int | None = None, ranks_per_gpu: int = 1
+        cls,
+        *,
+        heap_bytes: int = 0,
+        wait_limit: float = 0.0,
+        gpu: int | None = None,
+        ranks_per_gpu: int = 1,
+        sms_for_others: int = 0,
     ) -> World:
         """
         A world by the variables of the launcher; of one rank where none is set.
@@ -77,9 +84,11 @@ class World(OwnsHandle):
             wait_limit: seconds that any wait may last; 0: IMBREX_WAIT_LIMIT, or 30.
             gpu: this rank's GPU, as CUDA numbers those that this process sees; not given: by the rank.
             ranks_per_gpu: so many ranks share each GPU, each with its part of it; the same on every rank.
+            sms_for_others: SMs of each GPU that kernels which wait for other ranks leave to kernels of others, such as
+                NCCL's, so that both run concurrently; the same on every rank.
 
         Raises:
-            InvalidInput: the variables contradict each other; the text names the variable.
+            InvalidInput: the variables contradict each other; the text names the variable. `sms_for_others` differs.
             Error: a rank did not arrive within the wait limit.
 
         Example:
@@ -90,7 +99,7 @@ class World(OwnsHandle):
             >>> world.close()
         """
         preload_nvidia()
-        options = _options(heap_bytes, wait_limit, gpu, ranks_per_gpu)
+        options = _options(heap_bytes, wait_limit, gpu, ranks_per_gpu, sms_for_others)
         return cls(_c.make("world_from_environment", ctypes.byref(options)))
 
     @staticmethod
@@ -111,6 +120,7 @@ class World(OwnsHandle):
         wait_limit: float = 0.0,
         gpu: int | None = None,
         ranks_per_gpu: int = 1,
+        sms_for_others: int = 0,
     ) -> World:
         """
         A world of the ranks that were given one id, by the caller's own means.
@@ -123,9 +133,10 @@ class World(OwnsHandle):
             wait_limit: as for `from_environment`.
             gpu: as for `from_environment`.
             ranks_per_gpu: as for `from_environment`.
+            sms_for_others: as for `from_environment`.
 
         Raises:
-            InvalidInput: rank or size are out of their range, or the id is none.
+            InvalidInput: rank or size are out of their range, the id is none, or `sms_for_others` differs.
             Error: a rank did not arrive within the wait limit, or two claim one number.
 
         Example:
@@ -139,7 +150,7 @@ class World(OwnsHandle):
         rank, size = integer("rank", rank, 0, LARGEST_32), integer("size", size, 1, LARGEST_32)
         preload_nvidia()
         given = _c.UniqueId.from_buffer_copy(octets_given)
-        options = _options(heap_bytes, wait_limit, gpu, ranks_per_gpu)
+        options = _options(heap_bytes, wait_limit, gpu, ranks_per_gpu, sms_for_others)
         return cls(_c.make("world_connect", ctypes.byref(given), rank, size, ctypes.byref(options)))
 
     @property

@@ -30,6 +30,7 @@ WorldOptions world_options(const imbrex_world_options* given) {
   if (read.wait_limit != 0) options.wait_limit = read.wait_limit;
   if (read.gpu != nullptr) options.gpu = *read.gpu;
   if (read.ranks_per_gpu != 0) options.ranks_per_gpu = read.ranks_per_gpu;
+  options.sms_for_others = read.sms_for_others;
   return options;
 }
 

@@ -16,7 +16,7 @@ namespace imbrex::runtime {
 inline constexpr int max_world_size = 64;
 inline constexpr std::size_t max_gather_bytes = 4096;
 inline constexpr std::uint64_t control_magic = 0x316b6c6278726269;  // "ibrxblk1"
-inline constexpr std::uint32_t protocol_version = 8;
+inline constexpr std::uint32_t protocol_version = 9;
 
 enum RankState : std::uint32_t { joining = 0, running = 1, finished = 2, failed = 3 };
 

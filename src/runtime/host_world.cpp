@@ -30,6 +30,7 @@ void validate(int size, const WorldOptions& options) {
   static_cast<void>(base::environment().check_calls());
   IMBREX_EXPECTS(options.heap_bytes <= std::size_t{1} << 40, "symmetric heap of {} bytes a rank: at most 2^40",
                  options.heap_bytes);
+  IMBREX_EXPECTS(options.sms_for_others >= 0, "sms_for_others = {}: it must be 0 or more", options.sms_for_others);
 }
 
 namespace {

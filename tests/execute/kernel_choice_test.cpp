@@ -202,6 +202,7 @@ TEST(KernelChoice, SharesAGpuAmongRanks) {
   EXPECT_EQ(cuda::workers_of_rank(single, 0, 4), 0);
   EXPECT_EQ(cuda::workers_of_rank(single, 132, 1, 20), 112);
   EXPECT_EQ(cuda::workers_of_rank(pairs, 66, 1, 20), 56);
+  EXPECT_EQ(cuda::workers_of_rank(pairs, 66, 1, 21), 55);
   EXPECT_EQ(cuda::workers_of_rank(single, 132, 1, 200), 1);
   EXPECT_EQ(cuda::workers_of_rank(single, 0, 1, 20), 0);
   Choice choice = two_clusters(132, 66);

@@ -243,6 +243,24 @@ TEST(LanePlan, RandomSignaledPlansRunInEverySchedule) {
   EXPECT_GT(behind, 0);
 }
 
+// Imbrex' own collectives would take the SMs that a concurrent kernel leaves to others.
+TEST(LanePlan, LanesThatTakeWhatIsForOthersAreRefused) {
+  const auto refusal = [](Backend backend, bool kernel, bool behind, int sms_for_others) {
+    LanePlan lanes;
+    Collective work;
+    work.backend = backend;
+    lanes.program.steps.emplace_back().work = work;
+    lanes.kernel = kernel;
+    lanes.behind = behind;
+    return cuda::refusal_beside_others(lanes, sms_for_others);
+  };
+  EXPECT_EQ(refusal(Backend::imbrex, true, false, 16).find("sms_for_others = 16: Imbrex' own collectives"), 0u);
+  EXPECT_EQ(refusal(Backend::nccl, true, false, 16), "");
+  EXPECT_EQ(refusal(Backend::imbrex, true, false, 0), "");
+  EXPECT_EQ(refusal(Backend::imbrex, true, true, 16), "");
+  EXPECT_EQ(refusal(Backend::imbrex, false, false, 16), "");
+}
+
 // Sequential and decomposed plans run in the same model, by events alone.
 TEST(LanePlan, RandomLibraryPlansRunInEverySchedule) {
   test::Random random(test::seed_from_environment());

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import ctypes
 import random
+import threading
 import warnings
 
 import numpy as np
 import pytest
 
 import imbrex
+from imbrex import _c
 
 SEED = 20261126
 
@@ -34,6 +37,8 @@ def _world():
         (0, 1, {"heap_bytes": -1}, r"heap_bytes is -1"),
         (0, 1, {"gpu": 2**32}, r"gpu is 4294967296"),
         (0, 1, {"ranks_per_gpu": 2**32 + 1}, r"ranks_per_gpu is 4294967297"),
+        (0, 1, {"sms_for_others": -1}, r"sms_for_others is -1: it must be an integer from 0"),
+        (0, 1, {"sms_for_others": 2.5}, r"sms_for_others is 2.5"),
         (0, 1, {"wait_limit": "5"}, r"wait_limit is '5': it must be a number"),
         (0, 1, {"wait_limit": 10**400}, r"wait_limit is 10+: it must be a number"),
     ],
@@ -47,6 +52,36 @@ def test_numbers_of_other_libraries_are_numbers():
     unique = imbrex.World.make_unique_id()
     with imbrex.World.connect(unique, np.int64(0), np.int32(1), wait_limit=np.float32(5)) as world:
         assert (world.rank, world.size) == (0, 1)
+
+
+def worlds_with(asked: list[int]) -> list[str]:
+    """What each of as many ranks is told that leave so many SMs to others; nothing where it has its world."""
+    unique, told = imbrex.World.make_unique_id(), [""] * len(asked)
+
+    def connect(rank: int) -> None:
+        try:
+            imbrex.World.connect(unique, rank, len(asked), wait_limit=20, sms_for_others=asked[rank]).close()
+        except imbrex.InvalidInput as error:
+            told[rank] = str(error)
+
+    threads = [threading.Thread(target=connect, args=(rank,)) for rank in range(len(asked))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return told
+
+
+def test_all_ranks_leave_as_many_sms_to_others():
+    assert worlds_with([16, 16]) == ["", ""]
+    told = "sms_for_others is 16 on rank 0 and 32 on rank 1: it must be the same on every rank"
+    assert worlds_with([16, 32]) == [told, told]
+
+
+def test_c_refuses_what_python_would():
+    options = _c.new(_c.WorldOptions, sms_for_others=-1)
+    with pytest.raises(imbrex.InvalidInput, match="sms_for_others = -1: it must be 0 or more"):
+        _c.make("world_from_environment", ctypes.byref(options))
 
 
 def test_an_id_is_bytes():

@@ -16,10 +16,11 @@ import torch.distributed.distributed_c10d as c10d
 from torch.distributed.device_mesh import DeviceMesh
 
 from .. import _c
-from .._arguments import LARGEST_64, integer
+from .._arguments import LARGEST_32, LARGEST_64, integer
 from .._errors import Error, InvalidInput
 from .._world import World
 from . import extension
+from .channels import warn_of_few_sms
 from .meeting import limit_of, meet, tell_of_process
 
 Group: TypeAlias = "dist.ProcessGroup | DeviceMesh | str | None"
@@ -118,11 +119,12 @@ def _whereabouts(gpu: int | None) -> dict[str, str]:
     return {"host": host, "gpu": uuid}
 
 
-def _place(device: Any, wait_limit: float) -> tuple[int | None, float, dict[str, str]]:
+def _place(device: Any, wait_limit: float, sms_for_others: int) -> tuple[int | None, float, dict[str, str]]:
     """The GPU, how long this rank waits, and what the others are to know of it: if need be, what is wrong here."""
     limit = 30.0
     try:
         limit = limit_of(wait_limit)
+        integer("sms_for_others", sms_for_others, 0, LARGEST_32)
         gpu = _own_gpu(device)
         return gpu, limit, _whereabouts(gpu)
     except (Error, OSError) as error:
@@ -162,6 +164,7 @@ def connect(
     cpu_workers: int = 1,
     device: Any = None,
     gpu_heap_limit: int = 0,
+    sms_for_others: int = 0,
 ) -> str:
     """
     Makes the world of a group, through the group's store. Collective; the first operator of a group does so itself.
@@ -174,12 +177,15 @@ def connect(
         device: this rank's GPU, a torch.device or a number; not given: the current one, `torch.cuda.current_device()`.
         gpu_heap_limit: bytes of GPU memory, per rank, that the operators' symmetric heap has at most; 0: as many as
             there are. An operator that needs more is refused, on every rank. The same on every rank.
+        sms_for_others: SMs of each GPU that kernels which wait for other ranks leave to kernels of others, so that
+            NCCL's of DDP, FSDP2 or pipelines run concurrently; the same on every rank. Warns where the group's NCCL is
+            known to take more.
 
     Returns:
         The group's name. A group that is connected already stays as it is.
 
     Raises:
-        InvalidInput: the group is none, or its ranks are on several hosts.
+        InvalidInput: the group is none, its ranks are on several hosts, or `sms_for_others` differs.
         Error: a rank did not come in time.
 
     Example:
@@ -190,7 +196,7 @@ def connect(
     if name in _worlds:
         return name
     gpu_heap_limit = integer("gpu_heap_limit", gpu_heap_limit, 0, LARGEST_64)
-    gpu, limit, place = _place(device, wait_limit)
+    gpu, limit, place = _place(device, wait_limit, sms_for_others)
     of = process_group(name)
     rank, ranks = int(of.rank()), list(dist.get_process_group_ranks(of))
     if rank == 0:
@@ -218,11 +224,13 @@ def connect(
         wait_limit=wait_limit,
         gpu=gpu,
         ranks_per_gpu=sharing,
+        sms_for_others=sms_for_others,
     )
     world._gpu_heap_limit = gpu_heap_limit
     extension.call("connect", name.encode(), world.handle, cpu_workers, gpu_heap_limit)
     _worlds[name], _names[of] = world, name
     if rank == 0:
+        warn_of_few_sms(of, name, sms_for_others)
         _log.info("group '%s': Imbrex runs its operators, for ranks %s, on %s", name, ranks, _described(gpus, sharing))
     return name
 

@@ -19,6 +19,9 @@
 namespace imbrex::cuda {
 namespace {
 
+// Kernels without codecs have as many as serve the links.
+constexpr std::uint32_t usual_blocks = 128;
+
 // Refuses before anything is taken, on every rank alike.
 std::size_t workspace_for(const World& world, const CollectivesOptions& options) {
   IMBREX_EXPECTS(world.size() <= static_cast<int>(max_comm_ranks), "{} ranks: collectives on GPUs take at most {}",
@@ -54,7 +57,7 @@ void expect_apart(const void* in, std::size_t in_bytes, const void* out, std::si
 
 // SMs of the rank's GPU that has the fewest; all GPUs must run the kernels: chunks and slots lie where the number of
 // blocks puts them, on every rank alike.
-std::uint32_t fewest_processors(World& world, int device) {
+int fewest_processors(World& world, int device) {
   const auto all = runtime::agree(world, [&] {
     const Gpu& gpu = runtime::gpu_of(device);
     IMBREX_EXPECTS(gpu.major == 9,
@@ -65,9 +68,9 @@ std::uint32_t fewest_processors(World& world, int device) {
     load_exchange_kernels();
     load_rms_norm_kernels();
     load_vote_kernels();
-    return runtime::Terms("the kernels of collectives").tell(gpu.sms);
+    return runtime::Terms("the kernels of collectives").tell(runtime::sms_of(device));
   });
-  return static_cast<std::uint32_t>(*std::min_element(all.begin(), all.end()));
+  return static_cast<int>(*std::min_element(all.begin(), all.end()));
 }
 
 }  // namespace
@@ -78,13 +81,12 @@ CudaCollectives::CudaCollectives(World& world, int device, const CollectivesOpti
       policy_(collectives::agreed_policy(world, runtime::gpu_of(device).name)),
       ranks_per_gpu_(runtime::ranks_per_gpu_of(world, options.ranks_per_gpu)),
       heap_(world, device, workspace_for(world, options)) {
-  const auto share = static_cast<std::uint32_t>(ranks_per_gpu_);
-  // Where MPS shows this process a part of the GPU only, no more than that part runs at once. Ranks that share a GPU
-  // leave half of it: else blocks that wait keep the SMs that a peer's earlier kernel needs, and wait for that for
-  // ever.
-  const std::uint32_t there = fewest_processors(world, device);
-  processors_ = std::min(share == 1 ? there : std::max(there / 2 / share, 1u), max_comm_blocks);
-  usual_blocks_ = share == 1 ? 128 : processors_;
+  // Where MPS shows this process a part of the GPU only, no more than that part runs at once.
+  const int fewest = fewest_processors(world, device), for_others = world.options().sms_for_others;
+  processors_ = std::min(static_cast<std::uint32_t>(runtime::collective_blocks(fewest, ranks_per_gpu_, for_others)),
+                         max_comm_blocks);
+  limited_ = ranks_per_gpu_ > 1 || for_others > 0;
+  usual_blocks_ = limited_ ? std::min(processors_, usual_blocks) : usual_blocks;
   offset_ = heap_.allocate(options.workspace_bytes);
   heap_.keep(offset_, slots_offset);
   comm_.own = reinterpret_cast<device::State*>(heap_.handle().at(world.rank(), offset_));
@@ -129,10 +131,10 @@ void CudaCollectives::expect_alive() {
   IMBREX_EXPECTS(!dead_, "these collectives failed before");
 }
 
-// Ranks that share a GPU must all run at once.
+// Ranks that share a GPU must all run at once, and so must kernels of others.
 std::uint32_t CudaCollectives::own_blocks(std::uint32_t wanted, std::uint32_t usual) const {
   if (wanted == 0) return usual;
-  return ranks_per_gpu_ == 1 ? wanted : std::min(wanted, processors_);
+  return limited_ ? std::min(wanted, processors_) : wanted;
 }
 
 // Bytes of a slot for a whole vector from each rank.
@@ -169,7 +171,7 @@ void CudaCollectives::expect_blocks(ExchangeKind kind, const void* in, const voi
 void CudaCollectives::launch(const void* kernel, std::uint32_t blocks, std::uint32_t threads, void* args,
                              cudaStream_t stream, std::size_t shared_bytes, std::uint32_t cluster) const {
   IMBREX_CUDA_TRY(cudaSetDevice(device_));
-  cudaLaunchAttribute attributes[2] = {early_launch(ranks_per_gpu_ == 1), {}};
+  cudaLaunchAttribute attributes[2] = {early_launch(!limited_), {}};
   attributes[1].id = cudaLaunchAttributeClusterDimension;
   attributes[1].val.clusterDim = {cluster, 1, 1};
   cudaLaunchConfig_t config{};

@@ -195,8 +195,9 @@ class CudaCollectives {
   int device_;
   collectives::AllReducePolicy policy_;
   int ranks_per_gpu_;
+  bool limited_ = false;            // to a part of the GPU: ranks share it, or SMs are for others
   std::uint32_t processors_ = 0;    // a rank's share of a GPU, of the one that has the fewest
-  std::uint32_t usual_blocks_ = 0;  // blocks of kernels without codecs, as many as serve the links
+  std::uint32_t usual_blocks_ = 0;  // blocks of kernels without codecs
   runtime::CudaHeap heap_;
   std::size_t offset_ = 0;  // of the workspace
   runtime::FaultPool faults_;

@@ -207,6 +207,8 @@ class CudaExecutor final : public Executor {
     cuda::LanePlan lanes;
     for (int rank = 0; rank < world_.size(); ++rank) {
       cuda::LanePlan made = cuda::lane_plan(plan, rank);
+      const std::string refusal = cuda::refusal_beside_others(made, world_.options().sms_for_others);
+      IMBREX_EXPECTS(refusal.empty(), "{}", refusal);
       if (rank == world_.rank()) lanes = std::move(made);
     }
     return lanes;
@@ -215,9 +217,10 @@ class CudaExecutor final : public Executor {
   std::unique_ptr<Execution> prepare_lanes(std::unique_ptr<plan::TaskStream> tasks, cuda::Surveyed surveyed) {
     cuda::LanePlan lanes = lanes_of(*tasks->whole());
     if (!lanes.kernel) return libraries_->prepare(std::move(lanes), nullptr, options_);
-    const int sms = runtime::gpu_of(device_).sms;
-    IMBREX_EXPECTS(lanes.kept_free < sms, "the plan keeps {} SMs free (kept_free), and GPU {} has {}", lanes.kept_free,
-                   device_, sms);
+    const int sms = runtime::sms_of(device_), for_others = world_.options().sms_for_others;
+    IMBREX_EXPECTS(lanes.kept_free < sms - for_others,
+                   "the plan keeps {} SMs free (kept_free), and GPU {} has {}, {} of them for others (sms_for_others)",
+                   lanes.kept_free, device_, sms, for_others);
     const cuda::Beside beside{static_cast<std::uint32_t>(lanes.joints.size()),
                               lanes.behind ? 0 : static_cast<int>(lanes.lanes())};
     auto kernel = std::make_unique<cuda::CudaExecution>(world_, heap_, calls_, faults_, device_, std::move(tasks),

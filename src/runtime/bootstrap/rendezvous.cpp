@@ -9,11 +9,13 @@
 #include <optional>
 #include <span>
 #include <utility>
+#include <vector>
 
 #include "base/check.hpp"
 #include "runtime/bootstrap/bootstrap.hpp"
 #include "runtime/bootstrap/greeting.hpp"
 #include "runtime/bootstrap/socket.hpp"
+#include "runtime/cuda/seats.hpp"
 #include "runtime/host_world.hpp"
 #include "runtime/hosts/meeting.hpp"
 
@@ -404,7 +406,9 @@ std::unique_ptr<World> complete(Met met, int rank, const WorldOptions& options, 
   // Once: every rank watches its peers. Twice: every rank was alive after that, so no rank watches a process that got
   // the number of a rank that died on the way.
   world->barrier();
-  world->barrier();
+  std::vector<int> all(static_cast<std::size_t>(world->size()));
+  world->all_gather(&options.sms_for_others, all.data(), sizeof options.sms_for_others);
+  expect_same_sms(all);
   return world;
 }
 

@@ -34,6 +34,7 @@ Seat seat_of(int device) {
   base::put_text(gpu_of(device).uuid, seat.uuid);
   base::put_text(gpu_of(device).name, seat.name);
   seat.visible = device_count();
+  seat.sms = gpu_of(device).sms;
   return seat;
 }
 
@@ -98,8 +99,10 @@ int select_device(World& world, int given) {
   std::vector<Seat> seats(static_cast<std::size_t>(world.size()));
   world.all_gather(&own, seats.data(), sizeof own);
   expect_seats(seats, ranks_per_gpu);
+  const int for_others = world.options().sms_for_others;
+  expect_sms(seats, ranks_per_gpu, for_others);
   const auto has_this = [&](const Seat& seat) { return std::string_view(seat.uuid) == own.uuid; };
-  if (std::count_if(seats.begin(), seats.end(), has_this) > 1) {
+  if (for_others > 0 || std::count_if(seats.begin(), seats.end(), has_this) > 1) {
     const std::lock_guard guard(shared().lock);
     shared().devices.insert(device);
   }
@@ -116,6 +119,24 @@ int select_device(World& world, int given) {
 bool is_shared(int device) {
   const std::lock_guard guard(shared().lock);
   return shared().devices.count(device) != 0;
+}
+
+// NOTE: what MPS gives a process, the device's attribute says too, unless
+// CUDA_MPS_ENABLE_PER_CTX_DEVICE_MULTIPROCESSOR_PARTITIONING is set: then the context alone does. Contexts that MPS
+// does not limit have no affinity.
+int sms_of(int device) {
+  static std::mutex lock;
+  static std::map<int, int> known;
+  const int all = gpu_of(device).sms;
+  const std::lock_guard guard(lock);
+  const auto [place, fresh] = known.try_emplace(device, all);
+  if (!fresh) return place->second;
+  CUexecAffinityParam given{};
+  if (driver().context_affinity != nullptr &&
+      driver().context_affinity(&given, CU_EXEC_AFFINITY_TYPE_SM_COUNT) == CUDA_SUCCESS &&
+      given.type == CU_EXEC_AFFINITY_TYPE_SM_COUNT && given.param.smCount.val > 0)
+    place->second = std::min(all, static_cast<int>(std::min(given.param.smCount.val, 1u << 16)));
+  return place->second;
 }
 
 Gpu ask_gpu(int device) {

@@ -4,15 +4,22 @@ namespace imbrex::runtime {
 namespace {
 
 template <typename Function>
-void find(Function& function, const char* name) {
+cudaError_t find_optional(Function& function, const char* name) {
   void* found = nullptr;
   cudaDriverEntryPointQueryResult result = cudaDriverEntryPointSymbolNotFound;
-  // All of these have had this form since CUDA 10.2.
+  // All of these have had this form since CUDA 11.4.
   const cudaError_t status = cudaGetDriverEntryPointByVersion(name, &found, 12000, cudaEnableDefault, &result);
-  if (status != cudaSuccess || result != cudaDriverEntryPointSuccess || found == nullptr)
+  const bool there = status == cudaSuccess && result == cudaDriverEntryPointSuccess;
+  function = there ? reinterpret_cast<Function>(found) : nullptr;
+  return status;
+}
+
+template <typename Function>
+void find(Function& function, const char* name) {
+  const cudaError_t status = find_optional(function, name);
+  if (function == nullptr)
     throw Error(ErrorCode::runtime_failure,
                 fmt::format("the CUDA driver has no {}: {}", name, cudaGetErrorString(status)));
-  function = reinterpret_cast<Function>(found);
 }
 
 }  // namespace
@@ -38,6 +45,7 @@ const Driver& driver() {
     find(d.pop_context, "cuCtxPopCurrent");
     find(d.context_device, "cuCtxGetDevice");
     find(d.batch_mem_op, "cuStreamBatchMemOp");
+    if (find_optional(d.context_affinity, "cuCtxGetExecAffinity") != cudaSuccess) cudaGetLastError();
     return d;
   }();
   return loaded;

@@ -27,6 +27,7 @@ struct Driver {
   decltype(&::cuCtxPopCurrent) pop_context = nullptr;
   decltype(&::cuCtxGetDevice) context_device = nullptr;
   decltype(&::cuStreamBatchMemOp) batch_mem_op = nullptr;
+  decltype(&::cuCtxGetExecAffinity) context_affinity = nullptr;  ///< null: the driver has none
 };
 
 /// Throws Error(runtime_failure) where there is no driver, or one without a function.

@@ -1,5 +1,6 @@
 #include "runtime/cuda/seats.hpp"
 
+#include <algorithm>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -54,6 +55,40 @@ void expect_seats(std::span<const Seat> seats, int ranks_per_gpu) {
     if (same.size() > static_cast<std::size_t>(ranks_per_gpu))
       throw Error(ErrorCode::runtime_failure, refusal(seats, same, ranks_per_gpu));
   }
+}
+
+void expect_same_sms(std::span<const int> sms_for_others) {
+  const int first = sms_for_others.front();
+  for (std::size_t rank = 1; rank < sms_for_others.size(); ++rank)
+    IMBREX_EXPECTS(sms_for_others[rank] == first,
+                   "sms_for_others is {} on rank 0 and {} on rank {}: it must be the same on every rank", first,
+                   sms_for_others[rank], rank);
+}
+
+void expect_sms(std::span<const Seat> seats, int ranks_per_gpu, int sms_for_others) {
+  if (sms_for_others == 0) return;
+  for (std::size_t rank = 0; rank < seats.size(); ++rank) {
+    const Seat& seat = seats[rank];
+    IMBREX_EXPECTS(seat.sms - sms_for_others >= ranks_per_gpu,
+                   "sms_for_others = {}: rank {}'s GPU, {} ({}), has {} SMs, and Imbrex' kernels need {} of them, one "
+                   "for each rank that has it",
+                   sms_for_others, rank, seat.name, seat.uuid, seat.sms, ranks_per_gpu);
+  }
+}
+
+int clusters_beside(int all, int cluster, int sms, int sms_for_others) {
+  if (sms_for_others == 0) return all;
+  return std::clamp((sms - sms_for_others) / cluster, 0, all);
+}
+
+int collective_blocks(int sms, int ranks_per_gpu, int sms_for_others) {
+  const int there = sms - sms_for_others;
+  return std::max(ranks_per_gpu == 1 ? there : there / 2 / ranks_per_gpu, 1);
+}
+
+int look_up_blocks(int sms, int ranks_per_gpu, int sms_for_others) {
+  if (sms_for_others > 0) return std::max((sms - sms_for_others) / ranks_per_gpu, 1);
+  return ranks_per_gpu == 1 ? 0 : std::max(3 * sms / ranks_per_gpu, 1);
 }
 
 }  // namespace imbrex::runtime

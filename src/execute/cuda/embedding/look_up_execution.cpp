@@ -14,6 +14,7 @@
 #include "runtime/cuda/check.hpp"
 #include "runtime/cuda/device.hpp"
 #include "runtime/cuda/fault_text.hpp"
+#include "runtime/cuda/seats.hpp"
 
 namespace imbrex::cuda {
 namespace {
@@ -115,9 +116,10 @@ void LookUpExecution::make_look_up() {
   shape.ranks = world_.size(), shape.rank = world_.rank();
   shape.slices = slices_.slices, shape.slice_rows = slices_.slice_rows;
   embedding::LookUpTuning tuning;
-  // Three blocks fit on an SM; each rank has its part of them.
-  if (options_.ranks_per_gpu > 1)
-    tuning.blocks = static_cast<std::uint32_t>(std::max(1, 3 * runtime::gpu_of(device_).sms / options_.ranks_per_gpu));
+  // A rank that is alone waits for no other.
+  const int for_others = world_.size() > 1 ? world_.options().sms_for_others : 0;
+  tuning.blocks =
+      static_cast<std::uint32_t>(runtime::look_up_blocks(runtime::sms_of(device_), options_.ranks_per_gpu, for_others));
   look_up_ = std::make_unique<embedding::CudaLookUp>(
       embedding::Tables{blank.data(), base::narrow<std::int32_t>(std::ssize(blank), "tables"), problem_.tables.rows},
       shape, tuning);

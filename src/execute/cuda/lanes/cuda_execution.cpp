@@ -118,7 +118,7 @@ void CudaExecution::agree_on_kernel(TableMemory& memory) {
   const GemmKernel& plain = plain_kernel(plan_.problem.type);
   const Kernels kernels{
       {listed.begin(), listed.end()}, &plain, runtime::gpu_of(device_).major, [&](const KernelVariant& k) {
-        return workers_of(static_cast<const GemmKernel&>(k), device_);
+        return workers_of(static_cast<const GemmKernel&>(k), device_, world_);
       }};
   RankTables tables(*tasks_, survey_, layout_, world_.rank(), heap_.handle(), offset_, memory);
   // By number: other processes have the kernels elsewhere.
@@ -129,7 +129,7 @@ void CudaExecution::agree_on_kernel(TableMemory& memory) {
               listed.begin());
   });
   kernel_ = all.front() < std::ssize(listed) ? listed[static_cast<std::size_t>(all.front())] : &plain;
-  const int most = workers_of(*kernel_, device_);
+  const int most = workers_of(*kernel_, device_, world_);
   workers_ =
       std::min(workers_of_rank(*kernel_, most, options_.ranks_per_gpu, survey_.kept_free()), most - beside_.strays);
   IMBREX_EXPECTS(workers_ > 0,
@@ -155,7 +155,8 @@ void CudaExecution::take_pools_kernel(TableMemory& memory, plan::TaskStream* lea
         translate(*tasks_, survey_, layout_, world_.rank(), heap_.handle(), offset_, kernel_->shape, memory.take());
   }
   IMBREX_EXPECTS(table_.copies.empty(), "{}", refusal_of_copies_in_turns());
-  workers_ = workers_of_rank(*kernel_, workers_of(*kernel_, device_), options_.ranks_per_gpu, survey_.kept_free());
+  const int most = workers_of(*kernel_, device_, world_);
+  workers_ = workers_of_rank(*kernel_, most, options_.ranks_per_gpu, survey_.kept_free());
 }
 
 void CudaExecution::place_queues() {
@@ -368,7 +369,9 @@ void CudaExecution::launch(const Addresses& operands, cudaStream_t stream, Call 
     IMBREX_CUDA_TRY(cudaEventRecord(copied_, copies_));
   }
   args_.protocol.self_advancing = skipping_ ? 0 : 1;
-  IMBREX_CUDA_TRY(kernel_->launch(args_, workers_, maps_, options_.ranks_per_gpu == 1 && beside_.readers == 0, stream));
+  // Blocks that come early take SMs that are for others.
+  const bool early = options_.ranks_per_gpu == 1 && beside_.readers == 0 && world_.options().sms_for_others == 0;
+  IMBREX_CUDA_TRY(kernel_->launch(args_, workers_, maps_, early, stream));
   // The caller's A may change once its copies have left; so may the next flags.
   if (copies) IMBREX_CUDA_TRY(cudaStreamWaitEvent(stream, copied_, 0));
   if (skipping_) IMBREX_CUDA_TRY(skip_epoch(skip_, stream));

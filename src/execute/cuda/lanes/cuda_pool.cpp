@@ -11,6 +11,7 @@
 #include "runtime/cuda/check.hpp"
 #include "runtime/cuda/device.hpp"
 #include "runtime/cuda/gpu_clock.hpp"
+#include "runtime/cuda/seats.hpp"
 
 namespace imbrex::cuda {
 namespace {
@@ -45,9 +46,16 @@ int workers_of(const GemmKernel& kernel, int device) {
   if (!fresh) return place->second;
   place->second = kernel.workers();
   // NOTE: of how many clusters run at once, the driver may speak for a whole GPU of which MPS shows this process a
-  // part. Blocks of Hopper's kernels take an SM each.
-  if (!kernel.anywhere) place->second = std::min(place->second, runtime::gpu_of(device).sms / kernel.shape.cluster);
+  // part. Blocks of Hopper's kernels take an SM each; other kernels count their blocks by the device's SMs.
+  const int sms = runtime::sms_of(device);
+  place->second = kernel.anywhere ? place->second * sms / runtime::gpu_of(device).sms
+                                  : std::min(place->second, sms / kernel.shape.cluster);
   return place->second;
+}
+
+int workers_of(const GemmKernel& kernel, int device, const World& world) {
+  return runtime::clusters_beside(workers_of(kernel, device), kernel.shape.cluster, runtime::sms_of(device),
+                                  world.options().sms_for_others);
 }
 
 // All ranks get what they need beside the heap, or all fail; so with the heap's part, and with what goes into it.
@@ -126,9 +134,9 @@ void CudaPool::load_kernels(Type type) {
   runtime::agree(world_, [&] {
     for (std::size_t i = 0; i < count; ++i) {
       const GemmKernel& k = *listed[i];
-      if (k.type == type && asked_for(k, generation, options_)) own[i] = workers_of(k, device_);
+      if (k.type == type && asked_for(k, generation, options_)) own[i] = workers_of(k, device_, world_);
     }
-    own[count] = workers_of(plain_kernel(type), device_);
+    own[count] = workers_of(plain_kernel(type), device_, world_);
     own[count + 1] = generation;
     return runtime::Terms("kernels").add("type", name_of(type));
   });

@@ -22,6 +22,9 @@ namespace imbrex::cuda {
 /// Clusters of the kernel that run at once on the device, asked once: the first question loads the kernel.
 int workers_of(const GemmKernel& kernel, int device);
 
+/// As above, of clusters that leave the world's sms_for_others alone.
+int workers_of(const GemmKernel& kernel, int device, const World& world);
+
 /// What the plans of a pool take at most, as far as is known when it is made.
 struct PoolNeeds {
   execute::PlanShare share;

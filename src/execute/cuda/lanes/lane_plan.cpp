@@ -349,4 +349,19 @@ LanePlan lane_plan(const Plan& plan, int rank) {
   return runs_in_lanes(plan) ? LanePlanner(plan, rank).run() : libraries_alone(plan, rank);
 }
 
+// Lanes behind the kernel begin when it has ended; NCCL keeps to the SMs that the plan keeps free for it.
+std::string refusal_beside_others(const LanePlan& lanes, int sms_for_others) {
+  if (sms_for_others == 0 || !lanes.kernel || lanes.behind) return {};
+  const bool own = std::any_of(lanes.program.steps.begin(), lanes.program.steps.end(), [](const LibraryStep& step) {
+    const auto* work = std::get_if<Collective>(&step.work);
+    return work != nullptr && work->backend != Backend::nccl;
+  });
+  if (!own) return {};
+  return fmt::format(
+      "sms_for_others = {}: Imbrex' own collectives would run beside the plan's kernel and take the SMs that it "
+      "leaves; "
+      "with kept_free = 0 they run after it, and those of backend nccl take no more than kept_free",
+      sms_for_others);
+}
+
 }  // namespace imbrex::cuda

@@ -20,6 +20,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "execute/cuda/libraries/library_translate.hpp"
@@ -89,5 +90,8 @@ bool runs_in_lanes(const Plan& plan);
 /// `rank`'s part of a plan that runs_by_libraries, which must have passed check_format. Throws Error(invalid_input)
 /// naming the task that does not fit.
 LanePlan lane_plan(const Plan& plan, int rank);
+
+/// Why lanes that run concurrently with a kernel do not leave so many SMs to kernels of others; empty where they do.
+std::string refusal_beside_others(const LanePlan& lanes, int sms_for_others);
 
 }  // namespace imbrex::cuda

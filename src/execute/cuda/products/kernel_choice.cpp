@@ -44,10 +44,11 @@ bool asked_for(const KernelVariant& k, int generation, const CudaOptions& option
 // Ranks that share a GPU must all run at once, and so must the driver's own kernels, some of its copies among
 // these.
 int workers_of_rank(const KernelVariant& kernel, int all, int ranks_per_gpu, int kept_free) {
-  if (all > 0) all = std::max(all - kept_free / kernel.shape.cluster, 1);
+  const int cluster = kernel.shape.cluster;
+  if (all > 0) all = std::max(all - (kept_free + cluster - 1) / cluster, 1);
   if (ranks_per_gpu == 1 || all == 0) return all;
   constexpr int others = 16;
-  return std::max((all - others / kernel.shape.cluster) / ranks_per_gpu, 1);
+  return std::max((all - others / cluster) / ranks_per_gpu, 1);
 }
 
 const KernelVariant& choose_kernel(const Plan& frame, const TableSurvey& survey, RankTables& tables,
