@@ -45,19 +45,18 @@ class GpuRun(Case):
                         self.expect_right(result)
                         self.assertEqual(len(result["seconds"]), 5)
 
-    def test_a_plan_is_the_one_that_run_runs(self):
+    def expect_plans_that_run_runs(self, op):
         self.needs(2)
         wide = ["--m", 512, "--n", 28672, "--k", 4096]
-        for op in OPERATORS:
-            for options in (SIZES, wide, [*SIZES, "--strategy", "sequential"], [*SIZES, "--strategy", "fused", "--tile-m", 128],
-                            [*SIZES, "--device", "cuda", "--strategy", "fused", "--tile-m", 64], [*SIZES, "--device", "cpu"]):
-                with self.subTest(op=op, options=options):
-                    text, _ = self.run_program("plan", op, *options, "--ranks", 2)
-                    ran = self.json_of("run", op, *options, "--ranks", 2)
-                    self.assertIn(f"  digest {ran['digest']}\n", text)
-                    self.assertIn(f", {ran['strategy']}, for {ran['device']}\n", text)
-                    if "--tile-m" not in options or "cuda" in options:  # GPUs may refuse what knobs ask for; auto takes the CPU then
-                        self.assertEqual(ran["device"], "cpu" if "cpu" in options else "cuda")
+        for options in (SIZES, wide, [*SIZES, "--strategy", "sequential"], [*SIZES, "--strategy", "fused", "--tile-m", 128],
+                        [*SIZES, "--device", "cuda", "--strategy", "fused", "--tile-m", 64], [*SIZES, "--device", "cpu"]):
+            with self.subTest(op=op, options=options):
+                text, _ = self.run_program("plan", op, *options, "--ranks", 2)
+                ran = self.json_of("run", op, *options, "--ranks", 2)
+                self.assertIn(f"  digest {ran['digest']}\n", text)
+                self.assertIn(f", {ran['strategy']}, for {ran['device']}\n", text)
+                if "--tile-m" not in options or "cuda" in options:  # GPUs may refuse what knobs ask for; auto takes the CPU then
+                    self.assertEqual(ran["device"], "cpu" if "cpu" in options else "cuda")
 
     def test_timelines(self):
         """Every tile is multiplied once and stored once, in a time that ranks take that end together."""
@@ -228,6 +227,11 @@ class GpuRun(Case):
         _, errors = self.run_program("launch", "-n", 2, "--", "sh", "-c", shell, code=3)
         self.assertIn("ranks 0 and 1 have the same GPU", errors)
         self.assertIn(GPUS[0]["uuid"], errors)
+
+
+# A test an operator, so that parts share them out.
+for _op in OPERATORS:
+    setattr(GpuRun, f"test_a_plan_is_the_one_that_run_runs_of_{_op}", lambda self, op=_op: self.expect_plans_that_run_runs(op))
 
 
 if __name__ == "__main__":

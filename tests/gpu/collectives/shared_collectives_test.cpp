@@ -86,8 +86,7 @@ TEST(GpuSharedCollectives, EachTellsOfItsOwnLastCall) {
     const test::Stream one(world), other(world);
     std::mt19937_64 random(seed);
     for (int round = 0; round < 60; ++round) {
-      for (int call = 0; call < 8; ++call)
-        all[random() % all.size()]->call(random() % 2 == 0 ? one : other);
+      for (int call = 0; call < 8; ++call) all[random() % all.size()]->call(random() % 2 == 0 ? one : other);
       for (auto& subject : all) subject->call(random() % 2 == 0 ? one : other);
       for (int asked = 0; asked < 3; ++asked)
         if (const std::string fault = all[random() % all.size()]->fault(fmt::format("round {}", round)); !fault.empty())

@@ -203,6 +203,7 @@ TEST(GpuAnyM, ComeAndGoBesideOthers) {
       on_ranks(
           test::most_ranks(), 20,
           [](World& world) {
+            test::select_gpu(world);
             const Stream stream(world);
             std::mt19937_64 random(test::seed_from_environment());
             std::vector<std::unique_ptr<AnyM>> all;
