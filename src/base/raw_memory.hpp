@@ -20,12 +20,24 @@ struct HostFree {
 
 using RawMemory = std::unique_ptr<void, DeviceFree>;
 
-/// Null for no bytes.
-inline RawMemory raw_memory(std::size_t bytes) {
+/// So many bytes of the current device, more than none. Throws Error(runtime_failure) that says what is there where that
+/// is less.
+inline void* device_bytes(std::size_t bytes) {
   void* p = nullptr;
-  if (bytes > 0) IMBREX_CUDA_TRY(cudaMalloc(&p, bytes));
-  return RawMemory(p);
+  const cudaError_t status = cudaMalloc(&p, bytes);
+  if (status == cudaErrorMemoryAllocation) {
+    cudaGetLastError();
+    std::size_t left = 0, all = 0;
+    IMBREX_CUDA_TRY(cudaMemGetInfo(&left, &all));
+    throw Error(ErrorCode::runtime_failure,
+                fmt::format("{} bytes of GPU memory are needed, and {} of {} are left", bytes, left, all));
+  }
+  IMBREX_CUDA_TRY(status);
+  return p;
 }
+
+/// Null for no bytes.
+inline RawMemory raw_memory(std::size_t bytes) { return RawMemory(bytes > 0 ? device_bytes(bytes) : nullptr); }
 
 /// Copies from the host, or fills. Streams that do not wait for the default one see it, too, when this returns: CUDA
 /// alone may return from a copy of pageable memory before its last part has arrived, and from a fill before it began.

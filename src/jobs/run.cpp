@@ -28,6 +28,7 @@
 #include "plan/digest.hpp"
 #include "plan/problem.hpp"
 #include "problem/descriptor.hpp"
+#include "runtime/cuda/device_memory.hpp"
 
 namespace imbrex::jobs {
 namespace {
@@ -55,6 +56,7 @@ class Job {
   int run(World& world) const {
     RunResult result{plan_.problem, plan_.strategy, plan_.knobs, device_, {}, false, 0, 0, {}, {}, {}, reason_};
     const auto executor = make_executor(world);
+    if (device_ == Device::cuda) expect_gpu_memory(world);
     if (request_.verify) base::reserve_blas(1);  // for the reference
     const auto execution = executor->prepare(plan_);
     const std::vector<OperandInfo> outputs = outputs_of(plan_.problem);
@@ -113,6 +115,19 @@ class Job {
     options.ranks_per_gpu = request_.ranks_per_gpu;
     options.timeline = request_.timeline;
     return make_cuda_executor(world, options);
+  }
+
+  // Before a page of them is touched. Ranks that share a GPU need theirs together.
+  void expect_gpu_memory(World& world) const {
+    runtime::agree(world, [&] {
+      std::size_t needed = 0;
+      for (const OperandInfo& info : operands_of(plan_.problem)) needed += info.bytes();
+      needed *= static_cast<std::size_t>(std::min(request_.ranks_per_gpu, world.size()));
+      const std::size_t left = runtime::DeviceMemory::left();
+      IMBREX_EXPECTS(needed <= left, "{} {} over {} ranks: its operands need {} bytes of each GPU, and {} are left",
+                     name_of(plan_.problem.op), problem::sizes_text(plan_.problem), world.size(), needed, left);
+      return runtime::Terms("memory of GPUs");
+    });
   }
 
   std::unique_ptr<OperandMemory> load_operands(int rank, Executor& executor) const {

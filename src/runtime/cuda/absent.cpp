@@ -41,6 +41,7 @@ DeviceMemory::DeviceMemory(std::size_t bytes) : bytes_(bytes) { throw Error(Erro
 std::unique_ptr<DeviceMemory> DeviceMemory::beside_captures(std::size_t bytes) {
   return std::make_unique<DeviceMemory>(bytes);
 }
+std::size_t DeviceMemory::left() { return 0; }
 void DeviceMemory::synchronize() {}
 void DeviceMemory::fill(unsigned char) {}
 void DeviceMemory::upload(const std::vector<std::byte>&) {}

@@ -3,13 +3,17 @@
 #include <algorithm>
 
 #include "runtime/cuda/check.hpp"
+#include "runtime/cuda/raw_memory.hpp"
 
 namespace imbrex::runtime {
 
-DeviceMemory::DeviceMemory(std::size_t bytes) : bytes_(bytes) {
-  void* data = nullptr;
-  IMBREX_CUDA_TRY(cudaMalloc(&data, std::max<std::size_t>(bytes, 1)));
-  data_.reset(data, [](void* p) { cudaFree(p); });
+DeviceMemory::DeviceMemory(std::size_t bytes)
+    : data_(cuda::raw_memory(std::max<std::size_t>(bytes, 1))), bytes_(bytes) {}
+
+std::size_t DeviceMemory::left() {
+  std::size_t left = 0, all = 0;
+  IMBREX_CUDA_TRY(cudaMemGetInfo(&left, &all));
+  return left;
 }
 
 std::unique_ptr<DeviceMemory> DeviceMemory::beside_captures(std::size_t bytes) {

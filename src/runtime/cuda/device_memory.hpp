@@ -22,6 +22,9 @@ class DeviceMemory {
   /// As the constructor, where other threads may be capturing streams.
   static std::unique_ptr<DeviceMemory> beside_captures(std::size_t bytes);
 
+  /// Bytes of the current GPU that are free.
+  static std::size_t left();
+
   /// Waits for all that this process has enqueued on the GPU.
   static void synchronize();
 
