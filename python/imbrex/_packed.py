@@ -65,9 +65,7 @@ class PackedProduct(OwnsHandle):
             gemm.ldb = leading_dimension(self.operands[1][1], by_columns)
 
             def make() -> ctypes.c_void_p:
-                options = _c.new(
-                    _c.OperatorOptions, device=self.a.device, heap_limit=self.world._gpu_heap_limit
-                )
+                options = _c.new(_c.OperatorOptions, device=self.a.device, heap_limit=self.world._gpu_heap_limit)
                 return _c.make(
                     "operator_make", world.handle, _c.GEMM_ALL_REDUCE, ctypes.byref(gemm), ctypes.byref(options)
                 )
