@@ -42,7 +42,7 @@ LaneExecution::LaneExecution(std::shared_ptr<SharedLibraries> libraries, LanePla
                  "no kernel named like '{}' runs plans with library collectives", options.kernel);
   make_steps();
   make_streams();
-  if (kernel_ != nullptr) make_joints();
+  kernel_ != nullptr ? make_joints() : make_marks();
   queue_ = std::make_shared<EpochQueue<LaneExecution>>(kernel_ != nullptr ? lanes_.launches.size()
                                                                           : lanes_.program.steps.size());
   run_first();
@@ -55,6 +55,7 @@ LaneExecution::LaneExecution(std::shared_ptr<SharedLibraries> libraries, LanePla
     : LaneExecution(options, std::move(libraries), std::move(lanes), nullptr) {
   steps_ = std::make_unique<LibrarySteps>(*libraries_, plan(), lanes_.program, *turn.room);
   make_streams();
+  make_marks();
   queue_ = turn.queue;
   if (options_.timeline)
     times_ = std::make_unique<StepTimes>(lanes_.program.steps.size(), runtime::gpu_clock_to_host());
@@ -79,6 +80,7 @@ LaneExecution::~LaneExecution() {
     if (steps_) steps_->leak();
     static_cast<void>(joint_tables_.release());
     static_cast<void>(record_.release());
+    if (replays_) replays_->leak();
     return;
   }
   cudaSetDevice(libraries_->device());
@@ -112,6 +114,12 @@ void LaneExecution::make_streams() {
   for (std::size_t s = 0; s < lanes_.lanes(); ++s) joined_.push_back(new_event());
   for (const LibraryStep& step : lanes_.program.steps) ended_.push_back(step.awaited ? new_event() : nullptr);
   forked_ = new_event();
+}
+
+void LaneExecution::make_marks() {
+  const auto& steps = lanes_.program.steps;
+  const auto waits = [](const LibraryStep& step) { return std::holds_alternative<Collective>(step.work); };
+  if (std::any_of(steps.begin(), steps.end(), waits)) replays_ = std::make_unique<ReplayMarks>();
 }
 
 void LaneExecution::make_joints() {
@@ -247,7 +255,11 @@ void LaneExecution::launch(const Addresses& operands, cudaStream_t main, Call ca
   try {
     if (!loaded_ && !captured) load_products(operands, main);
     EpochQueue<LaneExecution>::Place& place = queue_->next();
+    // On the execution's own stream, where nothing else runs, the host times replays itself.
+    ReplayMarks* const marks = call == Call::captured ? replays_.get() : nullptr;
+    if (marks != nullptr) marks->begin(main);
     launch_epoch(operands, main, captured ? forked_ : place.begun, call);
+    if (marks != nullptr) marks->end(main);
     if (captured) return;
     IMBREX_CUDA_TRY(cudaEventRecord(place.done, main));
     place.whose = this;
@@ -374,7 +386,10 @@ void LaneExecution::look() noexcept {
   try {
     world_.throw_if_failed();
     libraries_->check();
-    if (kernel_ == nullptr) return look_at_epochs();
+    if (kernel_ == nullptr) {
+      look_at_epochs();
+      return look_at_replays();
+    }
     kernel_->look();
     world_.throw_if_failed();
     if (record_ != nullptr) look_at_record();
@@ -400,6 +415,13 @@ void LaneExecution::look_at_epochs() {
     IMBREX_CUDA_TRY(status);
     queue_->finish_oldest();
   }
+}
+
+void LaneExecution::look_at_replays() {
+  const double limit = world_.options().wait_limit;
+  if (!dead_ && replays_ != nullptr && replays_->late(limit))
+    end(late(fmt::format("a replay on rank {}", world_.rank()), limit) +
+        execute::circumstances(world_, plan().problem, "this rank's last call"));
 }
 
 void LaneExecution::look_at_record() {

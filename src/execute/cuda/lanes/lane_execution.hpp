@@ -2,10 +2,9 @@
 // kernel, where the plan has compute tasks, on the caller's stream, and the lanes' steps on other streams. With a
 // kernel, workspaces and counters are the kernel's, in the heap; without one, workspaces are plain memory.
 //
-// Limits. Without a kernel nothing but the plan's own steps is launched, so the host times the epochs that were queued;
-// replays of graphs are given a limit on the execution's own stream alone, where nothing else runs. With a kernel,
-// waits of the kernel and of joints have limits of their own, and joints tell the host which collective is under way,
-// in replays too.
+// Limits. Without a kernel the host times the epochs that were queued, and those of replays by marks that captured
+// epochs make (lanes/replay_marks.hpp). With a kernel, waits of the kernel and of joints have limits of their own, and
+// joints tell the host which collective is under way, in replays too.
 #pragma once
 
 #include <chrono>
@@ -18,6 +17,7 @@
 #include "execute/cuda/lanes/epoch_queue.hpp"
 #include "execute/cuda/lanes/joint.hpp"
 #include "execute/cuda/lanes/lane_plan.hpp"
+#include "execute/cuda/lanes/replay_marks.hpp"
 #include "execute/cuda/libraries/library_steps.hpp"
 #include "execute/cuda/libraries/shared_libraries.hpp"
 #include "execute/cuda/times/step_times.hpp"
@@ -67,6 +67,7 @@ class LaneExecution final : public StreamExecution, public HoldsBlockSteps {
   const Plan& plan() const { return lanes_.libraries; }
   void make_steps();
   void make_streams();
+  void make_marks();
   void make_joints();
   void run_first();
   void load_products(const Addresses& operands, cudaStream_t stream);
@@ -76,6 +77,7 @@ class LaneExecution final : public StreamExecution, public HoldsBlockSteps {
   void launch_step(std::size_t step, const Addresses& operands, cudaStream_t stream);
   void finish_oldest();
   void look_at_epochs();
+  void look_at_replays();
   void look_at_record();
   // `late` says what was waited for past the limit, in seconds; without a limit `look` alone ends it.
   template <typename Query, typename Late>
@@ -100,6 +102,7 @@ class LaneExecution final : public StreamExecution, public HoldsBlockSteps {
   std::vector<cudaEvent_t> joined_;  // by stream
   cudaEvent_t forked_ = nullptr;     // where a captured epoch begins
   std::shared_ptr<EpochQueue<LaneExecution>> queue_;
+  std::unique_ptr<ReplayMarks> replays_;  // of a plan without a kernel, where other ranks are waited for
   std::vector<JointArgs> joints_;
   RawMemory joint_tables_;
   std::unique_ptr<LaneRecord, HostFree> record_;

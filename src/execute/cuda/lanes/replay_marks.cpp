@@ -1,0 +1,50 @@
+#include "execute/cuda/lanes/replay_marks.hpp"
+
+#include <new>
+#include <utility>
+
+#include "execute/cuda/lanes/mark.hpp"
+#include "runtime/cuda/check.hpp"
+
+namespace imbrex::cuda {
+
+ReplayMarks::ReplayMarks() {
+  void* words = nullptr;
+  IMBREX_CUDA_TRY(cudaHostAlloc(&words, sizeof(Words), cudaHostAllocMapped | cudaHostAllocPortable));
+  words_.reset(new (words) Words{});
+  void* on_device = nullptr;
+  IMBREX_CUDA_TRY(cudaHostGetDevicePointer(&on_device, words, 0));
+  on_device_ = static_cast<Words*>(on_device);
+  IMBREX_CUDA_TRY(load_mark());
+  IMBREX_CUDA_TRY(cudaStreamCreateWithFlags(&beside_, cudaStreamNonBlocking));
+  for (cudaEvent_t* event : {&forked_, &marked_})
+    IMBREX_CUDA_TRY(cudaEventCreateWithFlags(event, cudaEventDisableTiming));
+}
+
+ReplayMarks::~ReplayMarks() {
+  if (beside_ != nullptr) cudaStreamDestroy(beside_);
+  for (cudaEvent_t event : {forked_, marked_})
+    if (event != nullptr) cudaEventDestroy(event);
+}
+
+void ReplayMarks::begin(cudaStream_t stream) {
+  IMBREX_CUDA_TRY(cudaEventRecord(forked_, stream));
+  IMBREX_CUDA_TRY(cudaStreamWaitEvent(beside_, forked_, 0));
+  IMBREX_CUDA_TRY(launch_mark(&on_device_->begun, beside_));
+  IMBREX_CUDA_TRY(cudaEventRecord(marked_, beside_));
+}
+
+void ReplayMarks::end(cudaStream_t stream) {
+  IMBREX_CUDA_TRY(cudaStreamWaitEvent(stream, marked_, 0));
+  IMBREX_CUDA_TRY(launch_mark(&on_device_->ended, stream));
+}
+
+// What has ended is read first: an epoch may end between the two.
+bool ReplayMarks::late(double limit) {
+  const std::uint64_t ended = words_->ended, begun = words_->begun;
+  const auto now = Clock::now();
+  if (std::exchange(seen_, begun) != begun || begun == ended) since_ = now;
+  return std::chrono::duration<double>(now - since_).count() > limit;
+}
+
+}  // namespace imbrex::cuda

@@ -1,0 +1,50 @@
+// How a host sees that replays of captured epochs come on, where nothing of Imbrex' own waits in them: plans of libraries
+// alone. Each such epoch says when it begins and when it has ended, in host memory that the device writes.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+
+#include "runtime/cuda/raw_memory.hpp"
+
+namespace imbrex::cuda {
+
+class ReplayMarks {
+ public:
+  /// The device is selected. Loads the kernel that marks.
+  ReplayMarks();
+  ~ReplayMarks();
+  ReplayMarks(const ReplayMarks&) = delete;
+  ReplayMarks& operator=(const ReplayMarks&) = delete;
+
+  /// On a stream that is captured, before and after an epoch. The first mark runs concurrently with the epoch; the last
+  /// one follows it, and takes about a microsecond.
+  void begin(cudaStream_t stream);
+  void end(cudaStream_t stream);
+
+  /// Whether an epoch has been under way for more than `limit` seconds, as far as calls of this saw. Any thread, one at a
+  /// time.
+  bool late(double limit);
+
+  /// Keeps the memory from being freed: replays may still write there.
+  void leak() noexcept { static_cast<void>(words_.release()); }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  struct Words {
+    volatile std::uint64_t begun, ended;  ///< epochs
+  };
+
+  std::unique_ptr<Words, HostFree> words_;
+  Words* on_device_ = nullptr;
+  cudaStream_t beside_ = nullptr;
+  cudaEvent_t forked_ = nullptr, marked_ = nullptr;
+  std::uint64_t seen_ = 0;  // epochs begun, and since when
+  Clock::time_point since_{};
+};
+
+}  // namespace imbrex::cuda
