@@ -16,6 +16,7 @@ Execution& PlansBySize::at(std::int64_t m) {
     found = kept_.insert(kept_.end(), std::move(made));
   }
   std::rotate(kept_.begin(), found, found + 1);
+  if (clock_ != nullptr) kept_.front().called = ++*clock_;
   return *kept_.front().execution;
 }
 

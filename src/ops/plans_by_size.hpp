@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "imbrex/advanced/execute.hpp"
@@ -22,11 +23,31 @@ class PlansBySize {
 
   explicit PlansBySize(Make make, std::size_t most = most_kept) : make_(std::move(make)), most_(most) {}
 
+  /// `clock`: counts the calls of all that share it; it outlives this.
+  PlansBySize(Make make, std::uint64_t* clock) : make_(std::move(make)), most_(most_kept), clock_(clock) {}
+
   /// Until the next call. Throws what `make` throws, and keeps what it had.
   Execution& at(std::int64_t m);
 
   /// The one used last; null where none is kept.
   Execution* last() const { return kept_.empty() ? nullptr : kept_.front().execution.get(); }
+
+  /// The M whose last call is longest ago, and when that was, by the clock; nothing where none is kept.
+  struct Oldest {
+    std::int64_t m = 0;
+    std::uint64_t called = 0;
+  };
+  std::optional<Oldest> oldest() const {
+    if (kept_.empty()) return std::nullopt;
+    return Oldest{kept_.back().m, kept_.back().called};
+  }
+  void drop_oldest() { kept_.pop_back(); }
+
+  /// f(m) for all that are kept.
+  template <typename F>
+  void for_each(F&& f) const {
+    for (const Kept& kept : kept_) f(kept.m);
+  }
 
   /// Keeps none any more; calls make them anew.
   void clear() { kept_.clear(); }
@@ -38,10 +59,12 @@ class PlansBySize {
   struct Kept {
     std::int64_t m = 0;
     std::shared_ptr<Execution> execution;
+    std::uint64_t called = 0;
   };
 
   Make make_;
   std::size_t most_;
+  std::uint64_t* clock_ = nullptr;
   std::vector<Kept> kept_;  // the last one used first
 };
 

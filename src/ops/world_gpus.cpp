@@ -171,20 +171,53 @@ void WorldGpus::prepare_any_m(World& world, GpuOperation& operation) {
     for (const auto& weak : operations)
       if (const auto other = weak.lock(); other != nullptr && other->by_size) other->by_size->clear();
   });
-  operation.by_size.emplace([this, &operation](std::int64_t m) {
-    try {
-      return operation.plans->prepare(plan_in_turn(operation, m));
-    } catch (const Error& error) {
-      throw Error(error.code(), fmt::format("M = {}: {}", m, error.what()));
+  operation.by_size.emplace(
+      [this, &operation](std::int64_t m) {
+        try {
+          const cuda::PlanToRun plan = plan_in_turn(operation, m);
+          make_room(plan.problem);
+          return operation.plans->prepare(plan);
+        } catch (const Error& error) {
+          throw Error(error.code(), fmt::format("M = {}: {}", m, error.what()));
+        }
+      },
+      &clock_);
+}
+
+// Drops plans whose last calls are longest ago, of whatever operation, where the tables of all that are kept would take
+// more of the GPU than `most`. The same on every rank, whose tables differ a little: by what a tile takes in two tasks.
+void WorldGpus::make_room(const Problem& problem) {
+  constexpr double most = 14 << 20, tile = 128 * 128, bytes_of_tile = 512;
+  const auto bytes_of = [&](const Problem& of, std::int64_t m) {
+    const std::int64_t columns = of.n + of.more_n[0] + of.more_n[1];
+    return static_cast<double>(m) * static_cast<double>(columns) / tile * bytes_of_tile;
+  };
+  double all = bytes_of(problem, problem.m);
+  for (const auto& weak : operations)
+    if (const auto one = weak.lock(); one != nullptr && one->by_size)
+      one->by_size->for_each([&](std::int64_t m) { all += bytes_of(one->problem, m); });
+  while (all > most) {
+    std::shared_ptr<GpuOperation> of_oldest;
+    PlansBySize::Oldest oldest;
+    for (const auto& weak : operations) {
+      const auto one = weak.lock();
+      if (one == nullptr || !one->by_size) continue;
+      const auto its = one->by_size->oldest();
+      if (!its || (of_oldest != nullptr && its->called >= oldest.called)) continue;
+      of_oldest = one;
+      oldest = *its;
     }
-  });
+    if (of_oldest == nullptr) return;
+    all -= bytes_of(of_oldest->problem, oldest.m);
+    of_oldest->by_size->drop_oldest();
+  }
 }
 
 // The largest M is often the one that is called: where the best plan for it takes no turns, it has memory of its own.
 void WorldGpus::prepare_largest(World& world, GpuOperation& operation, bool own_memory) {
   const Problem& largest = operation.problem;
   const PlanRequest& request = operation.request;
-  std::string refusal = "no memory of its own";
+  bool own = false;
   runtime::agree(world, [&] {
     operation.chosen = plan_of(largest, request, largest.m).candidate;
     if (own_memory) {
@@ -192,14 +225,14 @@ void WorldGpus::prepare_largest(World& world, GpuOperation& operation, bool own_
           choose::choose_gpu_candidate(largest, request.strategy, request.knobs, gpus, request.codec);
       const auto tasks = plan::make_rank_tasks(largest, best.strategy, best.knobs, world.rank());
       if (const std::string turns = cuda::refusal_of_turns(tasks->frame()); !turns.empty()) {
-        refusal.clear();
+        own = true;
         operation.chosen = best;
       }
     }
-    if (!refusal.empty()) operation.by_size->at(largest.m);
+    if (!own) operation.by_size->at(largest.m);
     return runtime::Terms("the plan of the largest M").add("strategy", name_of(operation.chosen.strategy));
   });
-  if (!refusal.empty()) return;
+  if (!own) return;
   operation.own = executor->prepare_tasks(
       [&] { return plan::make_rank_tasks(largest, operation.chosen.strategy, operation.chosen.knobs, world.rank()); });
 }

@@ -80,11 +80,14 @@ struct WorldGpus {
                                                    bool own_memory);
 
  private:
+  void make_room(const Problem& problem);
   std::shared_ptr<GpuOperation> find(const Problem& problem, const PlanRequest& request, bool any_m);
   cuda::PlanToRun plan_of(const Problem& largest, const PlanRequest& request, std::int64_t m) const;
   cuda::PlanToRun plan_in_turn(const GpuOperation& operation, std::int64_t m) const;
   void prepare_any_m(World& world, GpuOperation& operation);
   void prepare_largest(World& world, GpuOperation& operation, bool own_memory);
+
+  std::uint64_t clock_ = 0;  // of calls of operations of any M
 };
 
 /// Collective. Made by the first call and kept with the world. Throws Error(invalid_input) for `options` that are
