@@ -228,10 +228,12 @@ class CudaExecutor final : public Executor {
     return libraries_->prepare(std::move(lanes), std::move(kernel), options_);
   }
 
-  // All ranks get it, or the heap is as it was.
-  std::shared_ptr<cuda::CudaPool> make_pool(const cuda::PoolNeeds& needs) {
+  // All ranks get it, with the kernels of those types, or the heap is as it was.
+  std::shared_ptr<cuda::CudaPool> make_pool(const cuda::PoolNeeds& needs, const std::vector<Type>& types) {
     try {
-      return std::make_shared<cuda::CudaPool>(world_, heap_, calls_, faults_, device_, needs, options_);
+      auto made = std::make_shared<cuda::CudaPool>(world_, heap_, calls_, faults_, device_, needs, options_);
+      for (const Type type : types) made->load_kernels(type);
+      return made;
     } catch (const Error&) {
       heap_.give_back(world_);
       throw;
@@ -243,10 +245,11 @@ class CudaExecutor final : public Executor {
   // there was.
   void replace_pool(const cuda::PoolNeeds& needs, const std::function<void()>& drop) {
     if (pool_ == nullptr) {
-      pool_ = make_pool(needs);
+      pool_ = make_pool(needs, {});
       return;
     }
     const cuda::PoolNeeds before = pool_->needs();
+    const std::vector<Type> types = pool_->types();
     drop();
     const auto held = runtime::agree(
         world_, [&] { return runtime::Terms("memory of plans that take turns").tell(pool_->held_by_graphs()); });
@@ -254,9 +257,9 @@ class CudaExecutor final : public Executor {
     if (std::all_of(held.begin(), held.end(), [](std::int64_t one) { return one == 0; })) old = nullptr;
     heap_.give_back(world_);
     try {
-      pool_ = make_pool(before.joined(needs));
+      pool_ = make_pool(before.joined(needs), types);
     } catch (const Error&) {
-      pool_ = old != nullptr ? std::move(old) : make_pool(before);
+      pool_ = old != nullptr ? std::move(old) : make_pool(before, types);
       throw;
     }
     if (old != nullptr) outgrown_.push_back(std::move(old));

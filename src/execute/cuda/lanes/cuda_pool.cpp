@@ -152,6 +152,12 @@ void CudaPool::load_kernels(Type type) {
       }};
 }
 
+std::vector<Type> CudaPool::types() const {
+  std::vector<Type> all;
+  for (const auto& [type, of_type] : kernels_) all.push_back(type);
+  return all;
+}
+
 // As if every epoch before the first had run, each with one post to every signal of the first area.
 void CudaPool::start() {
   const execute::PlanShare& half = plans_->half(0);

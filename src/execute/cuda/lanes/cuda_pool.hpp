@@ -67,6 +67,7 @@ class CudaPool : public std::enable_shared_from_this<CudaPool> {
   /// Collective, the first time for a type; the device is idle: loads the kernels that its plans may run.
   void load_kernels(Type type);
   bool has_kernels(Type type) const { return kernels_.contains(type); }
+  std::vector<Type> types() const;
 
   /// Whether a graph may hold calls of an execution that was dropped.
   bool held_by_graphs() const { return !held_.empty(); }
