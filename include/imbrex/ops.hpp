@@ -222,8 +222,8 @@ class GemmAllToAll : public GemmOperator {
 /// the process's use of the GPU. Graphs that are replayed behind restore give the bits that they gave before.
 ///
 /// The thread that makes the world's calls. On the CPU, and where the world has nothing on GPUs, it does nothing but
-/// agree. Throws Error(invalid_input), on every rank, where the ranks do not all trim; Error(runtime_failure) where the
-/// world failed.
+/// agree. Throws Error(invalid_input), on every rank, where ranks share GPUs, and where not all of them trim: what the
+/// others called instead is refused; Error(runtime_failure) where the world failed.
 void trim(World& world);
 
 /// Collective: brings back what trim gave, at the same addresses. Returns when replays may follow, on every rank.

@@ -1,5 +1,7 @@
 #include "ops/trim.hpp"
 
+#include <functional>
+
 #include "base/check.hpp"
 #include "collectives/backend.hpp"
 #include "execute/cuda/calls_and_outputs.hpp"
@@ -7,7 +9,9 @@
 #include "ops/world_gpus.hpp"
 #include "runtime/agreement.hpp"
 #include "runtime/attachment.hpp"
+#include "runtime/calls.hpp"
 #include "runtime/cuda/device_memory.hpp"
+#include "runtime/cuda/seats.hpp"
 
 namespace imbrex {
 namespace {
@@ -16,6 +20,24 @@ namespace {
 Executor* executor_there(World& world) {
   const auto* gpus = static_cast<const ops::WorldGpus*>(runtime::attachment(world).get());
   return gpus != nullptr ? gpus->executor.get() : nullptr;
+}
+
+// What the world was made with, or its operators.
+int sharing_one_gpu(World& world) {
+  const auto* gpus = static_cast<const ops::WorldGpus*>(runtime::attachment(world).get());
+  return runtime::ranks_per_gpu_of(world, gpus != nullptr ? gpus->options.ranks_per_gpu : 1);
+}
+
+// A peer may make its next call instead, and refuses that. This rank refuses its own, too: the ranks' calls stay in
+// step.
+void agree_in_step(World& world, const std::function<runtime::Terms()>& ask) {
+  try {
+    runtime::agree(world, ask);
+  } catch (const Error& error) {
+    runtime::Calls& calls = runtime::calls_of(world);
+    if (error.code() == ErrorCode::invalid_input && calls.next_was_refused()) calls.refuse(error);
+    throw;
+  }
 }
 
 // What is there already stays as it is.
@@ -37,7 +59,9 @@ void ops::expect_restored(const runtime::Calls& calls, CudaStream stream, int gp
 void trim(World& world) {
   Executor* const executor = executor_there(world);
   const bool collectives_there = collectives::are_on_gpus(world);
-  runtime::agree(world, [&] {
+  agree_in_step(world, [&] {
+    const int sharing = executor != nullptr || collectives_there ? sharing_one_gpu(world) : 1;
+    IMBREX_EXPECTS(sharing == 1, "trim: {} ranks share each GPU; it takes a GPU for each rank", sharing);
     if (executor != nullptr) cuda::await_calls(*executor);
     return runtime::Terms("a trim").add("operators on GPUs", executor != nullptr).add("collectives", collectives_there);
   });
@@ -50,7 +74,7 @@ void trim(World& world) {
 
 void restore(World& world) {
   runtime::Calls& calls = runtime::calls_of(world);
-  runtime::agree(world, [&] { return runtime::Terms("a restore").add("trimmed", calls.has_prelude()); });
+  agree_in_step(world, [&] { return runtime::Terms("a restore").add("trimmed", calls.has_prelude()); });
   calls.run_prelude();
 }
 

@@ -159,6 +159,10 @@ class Calls {
   /// An agreement begins: throws Error(invalid_input) where a peer has refused the call that it belongs to, or makes
   /// it.
   void begin_agreement();
+  /// Whether a peer has refused what is this rank's next call.
+  bool next_was_refused() const {
+    return word(control_.block().last_refused).load(std::memory_order_seq_cst) > number_;
+  }
 
   /// Throws Error(invalid_input) in a child of the rank's process, which is no rank.
   void expect_own_process() const;

@@ -85,10 +85,15 @@ struct Captured {
   }
 };
 
+World& with_its_gpu(World& world) {
+  test::select_gpu(world);
+  return world;
+}
+
 // Calls of every kind that keeps something in memory of the world.
 class Everything {
  public:
-  explicit Everything(World& world) : stream(world) {
+  explicit Everything(World& world) : stream(with_its_gpu(world)) {
     const std::int64_t m = 24 * 20;
     any_.push_back(std::make_unique<AnyM>(world, Operator::gemm_all_reduce, GemmShape{m, 512, 384, Type::bf16},
                                           with(Transport::store)));
@@ -105,7 +110,6 @@ class Everything {
     // Copy engines bring nothing to ranks that share a GPU.
     if (test::ranks_per_gpu() == 1) {
       subject(world, Operator::all_gather_gemm, shape, Transport::push, 3);
-      subject(world, Operator::gemm_all_to_all, shape, Transport::push, 4);
     }
     for (const bool coded : {false, true}) {
       AllReduceOptions options;
@@ -164,7 +168,7 @@ class Everything {
 class GpuTrim : public testing::TestWithParam<int> {};
 
 TEST_P(GpuTrim, GraphsReplayWithTheSameBitsBehindIt) {
-  NEEDS_GPUS(GetParam());
+  NEEDS_OWN_GPUS(GetParam());
   EXPECT_EQ(on_ranks(GetParam(), 20,
                      [](World& world) {
                        Everything all(world);
@@ -184,7 +188,7 @@ TEST_P(GpuTrim, GraphsReplayWithTheSameBitsBehindIt) {
 
 // A call of an operator or a collective takes the memory again, and so does the making of another operator.
 TEST_P(GpuTrim, TheNextCallRestores) {
-  NEEDS_GPUS(GetParam());
+  NEEDS_OWN_GPUS(GetParam());
   EXPECT_EQ(on_ranks(GetParam(), 20,
                      [](World& world) {
                        Everything all(world);
@@ -212,7 +216,7 @@ TEST_P(GpuTrim, TheNextCallRestores) {
 }
 
 TEST_P(GpuTrim, ACapturedFirstCallIsRefused) {
-  NEEDS_GPUS(GetParam());
+  NEEDS_OWN_GPUS(GetParam());
   EXPECT_EQ(on_ranks(GetParam(), 20,
                      [](World& world) {
                        Everything all(world);
@@ -265,7 +269,7 @@ TEST(GpuTrim, GivesBackWhatTheWorldTook) {
 
 // What lies in memory of allocate_output is the caller's.
 TEST(GpuTrim, LeavesOutputs) {
-  NEEDS_GPUS(2);
+  NEEDS_OWN_GPUS(2);
   EXPECT_EQ(
       on_ranks(
           2, 20,
@@ -285,7 +289,7 @@ TEST(GpuTrim, LeavesOutputs) {
 
 // Objects end while their memory is away.
 TEST(GpuTrim, OperatorsEndAndComeMeanwhile) {
-  NEEDS_GPUS(2);
+  NEEDS_OWN_GPUS(2);
   EXPECT_EQ(on_ranks(2, 20,
                      [](World& world) {
                        std::optional<Everything> all(std::in_place, world);
@@ -300,7 +304,7 @@ TEST(GpuTrim, OperatorsEndAndComeMeanwhile) {
 }
 
 TEST(GpuTrim, OfSomeRanksFailsOnAll) {
-  NEEDS_GPUS(2);
+  NEEDS_OWN_GPUS(2);
   EXPECT_EQ(on_ranks(2, 20,
                      [](World& world) {
                        Everything all(world);
@@ -324,7 +328,7 @@ TEST(GpuTrim, OfSomeRanksFailsOnAll) {
 
 // What needs more than the heap may have is refused on every rank, with both numbers; what was there works on.
 TEST(GpuTrim, TheHeapKeepsItsLimit) {
-  NEEDS_GPUS(2);
+  NEEDS_OWN_GPUS(2);
   EXPECT_EQ(
       on_ranks(2, 20,
                [](World& world) {
@@ -423,7 +427,7 @@ TEST(GpuTrim, ARankWithoutMemoryIsEveryRanks) {
 
 // A limit below the smallest piece of memory.
 TEST(GpuTrim, ALimitThatHoldsNothingIsRefused) {
-  NEEDS_GPUS(1);
+  NEEDS_OWN_GPUS(1);
   EXPECT_EQ(on_ranks(1, 20,
                      [](World& world) {
                        OperatorOptions options = with(Transport::store);
