@@ -20,8 +20,8 @@ struct HostFree {
 
 using RawMemory = std::unique_ptr<void, DeviceFree>;
 
-/// So many bytes of the current device, more than none. Throws Error(runtime_failure) that says what is there where that
-/// is less.
+/// So many bytes of the current device, more than none. Throws Error(runtime_failure) that says what is there where
+/// that is less.
 inline void* device_bytes(std::size_t bytes) {
   void* p = nullptr;
   const cudaError_t status = cudaMalloc(&p, bytes);

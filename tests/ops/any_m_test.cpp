@@ -302,7 +302,7 @@ TEST(AnyM, RefusesToGrowWhereItCannot) {
     EXPECT_TRUE(eight.right(*any));
     return 0;
   };
-  EXPECT_EQ(run_threads(3, {.heap_bytes = 1 << 20, .wait_limit = 60}, body), 0);
+  EXPECT_EQ(run_threads(3, {.heap_bytes = 1 << 22, .wait_limit = 60}, body), 0);
   for (const std::string& message : differ)
     EXPECT_EQ(message, "ranks disagree on a larger M: rank 1 asks for m = 20, ranks 0 and 2 for m = 30");
   for (const std::string& message : full)

@@ -200,52 +200,56 @@ TEST(GpuAnyM, OperatorsOfAWorldWorkInOneArea) {
 TEST(GpuAnyM, ComeAndGoBesideOthers) {
   NEEDS_GPUS(2);
   EXPECT_EQ(
-      on_ranks(
-          test::most_ranks(), 20,
-          [](World& world) {
-            test::select_gpu(world);
-            const Stream stream(world);
-            std::mt19937_64 random(test::seed_from_environment());
-            std::vector<std::unique_ptr<AnyM>> all;
-            struct Kept {
-              std::unique_ptr<cuda::Graph> graph;
-              test::Sized* sized;
-            };
-            std::vector<Kept> graphs;
-            for (int i = 0; i < 12; ++i) {
-              const Operator op = i % 2 == 0 ? Operator::gemm_reduce_scatter : Operator::all_gather_gemm;
-              const std::int64_t m = 24 * (4 + 6 * static_cast<std::int64_t>(random() % 8) + 4 * i);
-              all.push_back(std::make_unique<AnyM>(world, op, GemmShape{m, 768, 384, Type::bf16}, options_of(true)));
-              for (const std::int64_t one : sizes_of(world, op, m, 4)) all.back()->of(one);
-              if (i == 2 || i == 5) {
-                test::Sized& first = all.back()->sizes.begin()->second;
-                first.call(*all.back()->made, stream);
-                all.back()->made->synchronize(stream);
-                graphs.push_back(
-                    {std::make_unique<cuda::Graph>(stream, 1, [&] { first.call(*all.back()->made, stream); }), &first});
-              }
-              if (i % 4 == 3) all.erase(all.begin());  // graphs are of later ones
-              for (int call = 0; call < 40; ++call) {
-                AnyM& any = *all[random() % all.size()];
-                auto sized = any.sizes.begin();
-                std::advance(sized, static_cast<std::ptrdiff_t>(random() % any.sizes.size()));
-                sized->second.call(*any.made, stream);
-                if (!graphs.empty() && random() % 3 == 0) graphs[random() % graphs.size()].graph->launch(stream);
-              }
-              all.back()->made->synchronize(stream);
-              for (const auto& any : all) {
-                for (auto& [rows, sized] : any->sizes) sized.call(*any->made, stream);
-                any->made->synchronize(stream);
-                for (auto& [rows, sized] : any->sizes) sized.judge("round " + std::to_string(i));
-              }
-              for (const Kept& kept : graphs) {
-                kept.sized->poison(stream);
-                kept.graph->launch(stream);
-                all.back()->made->synchronize(stream);
-                kept.sized->judge("replayed in round " + std::to_string(i));
-              }
-            }
-          }),
+      on_ranks(test::most_ranks(), 20,
+               [](World& world) {
+                 test::select_gpu(world);
+                 const Stream stream(world);
+                 std::mt19937_64 random(test::seed_from_environment());
+                 std::vector<std::unique_ptr<AnyM>> all;
+                 struct Kept {
+                   std::unique_ptr<cuda::Graph> graph;
+                   test::Sized* sized;
+                 };
+                 std::vector<Kept> graphs;
+                 for (int i = 0; i < 12; ++i) {
+                   const Operator op = i % 2 == 0 ? Operator::gemm_reduce_scatter : Operator::all_gather_gemm;
+                   const std::int64_t m = 24 * (4 + 6 * static_cast<std::int64_t>(random() % 8) + 4 * i);
+                   const Type type = i % 3 == 0 ? Type::fp16 : Type::bf16;
+                   all.push_back(std::make_unique<AnyM>(world, op, GemmShape{m, 768, 384, type}, options_of(true)));
+                   for (const std::int64_t one : sizes_of(world, op, m, 4)) all.back()->of(one);
+                   if (i == 5 || i == 8) {  // the operators of graphs live on
+                     test::Sized& first = all.back()->sizes.begin()->second;
+                     first.call(*all.back()->made, stream);
+                     all.back()->made->synchronize(stream);
+                     graphs.push_back(
+                         {std::make_unique<cuda::Graph>(stream, 1, [&] { first.call(*all.back()->made, stream); }),
+                          &first});
+                   }
+                   // What gives memory back, or makes a graph, waits for kernels of ranks that share the GPU.
+                   test::meet_if_sharing(world);
+                   if (i % 4 == 3) all.erase(all.begin());
+                   test::meet_if_sharing(world);
+                   for (int call = 0; call < 40; ++call) {
+                     AnyM& any = *all[random() % all.size()];
+                     auto sized = any.sizes.begin();
+                     std::advance(sized, static_cast<std::ptrdiff_t>(random() % any.sizes.size()));
+                     sized->second.call(*any.made, stream);
+                     if (!graphs.empty() && random() % 3 == 0) graphs[random() % graphs.size()].graph->launch(stream);
+                   }
+                   all.back()->made->synchronize(stream);
+                   for (const auto& any : all) {
+                     for (auto& [rows, sized] : any->sizes) sized.call(*any->made, stream);
+                     any->made->synchronize(stream);
+                     for (auto& [rows, sized] : any->sizes) sized.judge("round " + std::to_string(i));
+                   }
+                   for (const Kept& kept : graphs) {
+                     kept.sized->poison(stream);
+                     kept.graph->launch(stream);
+                     all.back()->made->synchronize(stream);
+                     kept.sized->judge("replayed in round " + std::to_string(i));
+                   }
+                 }
+               }),
       0);
 }
 
