@@ -64,9 +64,13 @@ class PreparingLibraries final : public Libraries {
   }
 
   std::shared_ptr<LibraryTurns> take_turns(std::vector<LanePlan> plans, const CudaOptions& options) override {
-    // Makes the communicators, loads kernels, and lets NCCL connect as it does for such sizes.
-    for (LanePlan& lanes : plans) static_cast<void>(prepare(std::move(lanes), nullptr, options));
     if (turns_ == nullptr) turns_ = std::make_shared<Turns>(shared_, options);
+    for (LanePlan& lanes : plans) {
+      // Makes the communicators, loads kernels, and lets NCCL connect as it does for such sizes.
+      static_cast<void>(prepare(LanePlan(lanes), nullptr, options));
+      // Makes the room that they share as large as such plans need: calls take no more of it.
+      static_cast<void>(turns_->prepare(std::move(lanes)));
+    }
     return turns_;
   }
 
