@@ -3,7 +3,7 @@
 // kernel, workspaces and counters are the kernel's, in the heap; without one, workspaces are plain memory.
 //
 // Limits. Without a kernel the host times the epochs that were queued, and those of replays by marks that captured
-// epochs make (lanes/replay_marks.hpp). With a kernel, waits of the kernel and of joints have limits of their own, and
+// epochs make (times/replay_marks.hpp). With a kernel, waits of the kernel and of joints have limits of their own, and
 // joints tell the host which collective is under way, in replays too.
 #pragma once
 
@@ -17,9 +17,9 @@
 #include "execute/cuda/lanes/epoch_queue.hpp"
 #include "execute/cuda/lanes/joint.hpp"
 #include "execute/cuda/lanes/lane_plan.hpp"
-#include "execute/cuda/lanes/replay_marks.hpp"
 #include "execute/cuda/libraries/library_steps.hpp"
 #include "execute/cuda/libraries/shared_libraries.hpp"
+#include "execute/cuda/times/replay_marks.hpp"
 #include "execute/cuda/times/step_times.hpp"
 #include "execute/cuda/work_on_gpu.hpp"
 

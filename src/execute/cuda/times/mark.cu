@@ -1,4 +1,4 @@
-#include "execute/cuda/lanes/mark.hpp"
+#include "execute/cuda/times/mark.hpp"
 #include "runtime/cuda/one_block.cuh"
 
 namespace imbrex::cuda {

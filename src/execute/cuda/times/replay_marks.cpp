@@ -1,9 +1,9 @@
-#include "execute/cuda/lanes/replay_marks.hpp"
+#include "execute/cuda/times/replay_marks.hpp"
 
 #include <new>
 #include <utility>
 
-#include "execute/cuda/lanes/mark.hpp"
+#include "execute/cuda/times/mark.hpp"
 #include "runtime/cuda/check.hpp"
 
 namespace imbrex::cuda {

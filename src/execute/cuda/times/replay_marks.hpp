@@ -1,5 +1,5 @@
-// How a host sees that replays of captured epochs come on, where nothing of Imbrex' own waits in them: plans of libraries
-// alone. Each such epoch says when it begins and when it has ended, in host memory that the device writes.
+// How a host sees that replays of captured epochs come on, where nothing of Imbrex' own waits in them: plans of
+// libraries alone. Each such epoch says when it begins and when it has ended, in host memory that the device writes.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -25,8 +25,8 @@ class ReplayMarks {
   void begin(cudaStream_t stream);
   void end(cudaStream_t stream);
 
-  /// Whether an epoch has been under way for more than `limit` seconds, as far as calls of this saw. Any thread, one at a
-  /// time.
+  /// Whether an epoch has been under way for more than `limit` seconds, as far as calls of this saw. Any thread, one at
+  /// a time.
   bool late(double limit);
 
   /// Keeps the memory from being freed: replays may still write there.
