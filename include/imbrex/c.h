@@ -220,11 +220,11 @@ typedef struct imbrex_operand_info {
 imbrex_status imbrex_operator_make(imbrex_world* world, imbrex_operator_kind kind, const imbrex_gemm* gemm,
                                    const imbrex_operator_options* options, imbrex_operator** made) IMBREX_NOEXCEPT;
 
-/// NULL is allowed.
 /// Collective, with `any_m`: calls take any M up to `m` from now on, where that is more than before. See
 /// GemmOperator::grow.
 imbrex_status imbrex_operator_grow(imbrex_operator* op, int64_t m) IMBREX_NOEXCEPT;
 
+/// NULL is allowed.
 imbrex_status imbrex_operator_destroy(imbrex_operator* op) IMBREX_NOEXCEPT;
 
 /// How many operands a call takes; -1 for NULL.
