@@ -93,12 +93,11 @@ class CudaAllReduce final : public collectives::AllReduceBackend {
     if (called_) {
       collectives_->finish(stream_);
       if (captured_) runtime::DeviceMemory::synchronize();  // graphs may replay the call on other streams
-      const auto* kept = static_cast<const cuda::KeptReport*>(kept_.get());
-      const cuda::CommReport own = cuda::CudaCollectives::report_at(kept);
+      const auto [own, went_exact] = cuda::CudaCollectives::told_by(static_cast<const cuda::KeptReport*>(kept_.get()));
       record.largest_error = std::bit_cast<float>(own.error_bits);
       record.non_finite = static_cast<std::int64_t>(own.non_finite);
       record.raw_groups = own.raw_groups;
-      if (voted_ && cuda::CudaCollectives::went_exact(kept)) {
+      if (voted_ && went_exact) {
         record.exact = 1;
         record.groups = 0;
       }

@@ -210,16 +210,10 @@ void CudaCollectives::keep_report(KeptReport* to, cudaStream_t stream) const {
       cudaMemcpyAsync(to, state + offsetof(CommState, exact_epoch), sizeof *to, cudaMemcpyDeviceToDevice, stream));
 }
 
-bool CudaCollectives::went_exact(const KeptReport* kept) {
+CudaCollectives::Told CudaCollectives::told_by(const KeptReport* kept) {
   KeptReport here;
   IMBREX_CUDA_TRY(cudaMemcpy(&here, kept, sizeof here, cudaMemcpyDeviceToHost));
-  return here.exact_epoch != 0 && here.exact_epoch + 1 == here.block.epoch;
-}
-
-CommReport CudaCollectives::report_at(const KeptReport* kept) {
-  KeptReport here;
-  IMBREX_CUDA_TRY(cudaMemcpy(&here, kept, sizeof here, cudaMemcpyDeviceToHost));
-  return here.reports[(here.block.epoch + 1) & 1];
+  return {here.reports[(here.block.epoch + 1) & 1], here.exact_epoch != 0 && here.exact_epoch + 1 == here.block.epoch};
 }
 
 void CudaCollectives::finish(cudaStream_t stream) {

@@ -107,9 +107,6 @@ class CudaCollectives {
   void vote(const void* in, std::int64_t count, Type type, const CodecPair& pair, CodedSteps steps, float tolerance,
             cudaStream_t stream, std::uint32_t blocks = 0);
 
-  /// Whether the last call was exact because of a vote. Its stream is idle.
-  bool went_exact() const;
-
   /// As AllReduceRmsNorm says; the bits of make_cpu_all_reduce_rms_norm.
   void all_reduce_rms_norm(const collectives::RmsNormOperands& operands, std::int64_t rows, std::int64_t hidden,
                            float eps, Type type, cudaStream_t stream, const RmsNormKnobs& knobs = {});
@@ -147,9 +144,12 @@ class CudaCollectives {
   /// this GPU's memory: the next call may be another object's. Captured like calls.
   void keep_report(KeptReport* to, cudaStream_t stream) const;
 
-  /// The call's report, and whether it was exact because of a vote; its stream is idle.
-  static CommReport report_at(const KeptReport* kept);
-  static bool went_exact(const KeptReport* kept);
+  /// What such a copy says of the call: its report, and whether it was exact because of a vote. Its stream is idle.
+  struct Told {
+    CommReport report;
+    bool went_exact = false;
+  };
+  static Told told_by(const KeptReport* kept);
 
   /// Waits for the stream. Throws Error(runtime_failure) naming rank, step, peer and place if a wait of a kernel passed
   /// the world's limit, or the rank that was lost; every rank throws, and the object is dead.

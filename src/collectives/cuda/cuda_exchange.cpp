@@ -58,7 +58,8 @@ class CudaExchange final : public collectives::ExchangeBackend {
     if (called_) {
       collectives_->finish(stream_);
       if (captured_) runtime::DeviceMemory::synchronize();  // graphs may replay the call on other streams
-      const cuda::CommReport own = cuda::CudaCollectives::report_at(static_cast<const cuda::KeptReport*>(kept_.get()));
+      const cuda::CommReport own =
+          cuda::CudaCollectives::told_by(static_cast<const cuda::KeptReport*>(kept_.get())).report;
       record.largest_error = std::bit_cast<float>(own.error_bits);
       record.non_finite = static_cast<std::int64_t>(own.non_finite);
     }

@@ -41,9 +41,4 @@ void CudaCollectives::vote(const void* in, std::int64_t count, Type type, const 
   launch(vote_kernel(type), blocks, vote_threads, &a, stream);
 }
 
-bool CudaCollectives::went_exact() const {
-  const CommState state = own_state();
-  return state.exact_epoch != 0 && state.exact_epoch + 1 == state.blocks[0].epoch;
-}
-
 }  // namespace imbrex::cuda

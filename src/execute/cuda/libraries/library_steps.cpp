@@ -132,7 +132,7 @@ CodecReport LibrarySteps::codec_report() const {
   CodecReport all;
   for (std::size_t i = 0; i < reports_.size(); ++i) {
     if (reports_[i] == nullptr) continue;
-    const CommReport own = CudaCollectives::report_at(reports_[i]);
+    const CommReport own = CudaCollectives::told_by(reports_[i]).report;
     const auto& work = std::get<Collective>(program_.steps[i].work);
     all.largest_error = std::max(all.largest_error, std::bit_cast<float>(own.error_bits));
     all.non_finite += static_cast<std::int64_t>(own.non_finite);
