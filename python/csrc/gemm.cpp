@@ -195,15 +195,10 @@ void Call::make_out(std::int32_t ranks) {
 // All but M.
 Key key_of(const Call& call, const imbrex_gemm& gemm) {
   Key key;
-  key.numbers = {call.kind,        0,
-                 gemm.n,           gemm.k,
-                 gemm.type,        gemm.bias,
-                 gemm.scales,      call.b_by_columns(),
-                 call.a.on_gpu(),  0,
-                 gemm.more_n[0],   gemm.more_n[1],
-                 gemm.gathered_a,  gemm.lda,
-                 gemm.ldb,         gemm.ldo,
-                 gemm.more_ldb[0], gemm.more_ldb[1]};
+  key.numbers = {
+      call.kind,        gemm.n,          gemm.k,         gemm.type,       gemm.bias, gemm.scales, call.b_by_columns(),
+      call.a.on_gpu(),  gemm.more_n[0],  gemm.more_n[1], gemm.gathered_a, gemm.lda,  gemm.ldb,    gemm.ldo,
+      gemm.more_ldb[0], gemm.more_ldb[1]};
   if (call.codec) key.text = *call.codec;
   return key;
 }

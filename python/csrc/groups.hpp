@@ -28,7 +28,7 @@ void count(Count what) noexcept;
 
 /// Everything that one operator is made for.
 struct Key {
-  std::array<std::int64_t, 18> numbers{};
+  std::array<std::int64_t, 16> numbers{};
   std::string text;
 
   bool operator==(const Key&) const = default;

@@ -21,10 +21,9 @@ class PlansBySize {
   /// A call of another M drops the one whose last call is longest ago.
   static constexpr std::size_t most_kept = 32;
 
-  explicit PlansBySize(Make make, std::size_t most = most_kept) : make_(std::move(make)), most_(most) {}
-
   /// `clock`: counts the calls of all that share it; it outlives this.
-  PlansBySize(Make make, std::uint64_t* clock) : make_(std::move(make)), most_(most_kept), clock_(clock) {}
+  explicit PlansBySize(Make make, std::size_t most = most_kept, std::uint64_t* clock = nullptr)
+      : make_(std::move(make)), most_(most), clock_(clock) {}
 
   /// Until the next call. Throws what `make` throws, and keeps what it had.
   Execution& at(std::int64_t m);
@@ -64,7 +63,7 @@ class PlansBySize {
 
   Make make_;
   std::size_t most_;
-  std::uint64_t* clock_ = nullptr;
+  std::uint64_t* clock_;
   std::vector<Kept> kept_;  // the last one used first
 };
 

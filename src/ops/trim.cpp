@@ -16,15 +16,20 @@
 namespace imbrex {
 namespace {
 
+// Null before the world's first operator.
+const ops::WorldGpus* gpus_there(World& world) {
+  return static_cast<const ops::WorldGpus*>(runtime::attachment(world).get());
+}
+
 // Null where the world's operators have no GPUs.
 Executor* executor_there(World& world) {
-  const auto* gpus = static_cast<const ops::WorldGpus*>(runtime::attachment(world).get());
+  const auto* gpus = gpus_there(world);
   return gpus != nullptr ? gpus->executor.get() : nullptr;
 }
 
 // What the world was made with, or its operators.
 int sharing_one_gpu(World& world) {
-  const auto* gpus = static_cast<const ops::WorldGpus*>(runtime::attachment(world).get());
+  const auto* gpus = gpus_there(world);
   return runtime::ranks_per_gpu_of(world, gpus != nullptr ? gpus->options.ranks_per_gpu : 1);
 }
 

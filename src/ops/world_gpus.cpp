@@ -117,7 +117,6 @@ std::shared_ptr<GpuOperation> WorldGpus::operation(World& world, const Problem& 
   return made;
 }
 
-// Without copy engines, and tiles with library collectives, which plans that take turns do not run.
 void* GpuOperation::memory_aside(std::size_t bytes, CudaStream stream, int gpu) {
   if (aside == nullptr) {
     IMBREX_EXPECTS(!runtime::is_captured(stream, gpu),
@@ -128,6 +127,7 @@ void* GpuOperation::memory_aside(std::size_t bytes, CudaStream stream, int gpu) 
   return aside->get();
 }
 
+// Without copy engines, and tiles with library collectives, which plans that take turns do not run.
 cuda::PlanToRun WorldGpus::plan_of(const Problem& largest, const PlanRequest& request, std::int64_t m) const {
   choose::GpuKind kind = gpus;
   kind.copies = kind.lanes = false;
@@ -181,7 +181,7 @@ void WorldGpus::prepare_any_m(World& world, GpuOperation& operation) {
           throw Error(error.code(), fmt::format("M = {}: {}", m, error.what()));
         }
       },
-      &clock_);
+      PlansBySize::most_kept, &clock_);
 }
 
 // Drops plans whose last calls are longest ago, of whatever operation, where the tables of all that are kept would take
@@ -217,24 +217,22 @@ void WorldGpus::make_room(const Problem& problem) {
 void WorldGpus::prepare_largest(World& world, GpuOperation& operation, bool own_memory) {
   const Problem& largest = operation.problem;
   const PlanRequest& request = operation.request;
+  const auto tasks_of_chosen = [&] {
+    return plan::make_rank_tasks(largest, operation.chosen.strategy, operation.chosen.knobs, world.rank());
+  };
   bool own = false;
   runtime::agree(world, [&] {
-    operation.chosen = plan_of(largest, request, largest.m).candidate;
     if (own_memory) {
-      const plan::Candidate best =
-          choose::choose_gpu_candidate(largest, request.strategy, request.knobs, gpus, request.codec);
-      const auto tasks = plan::make_rank_tasks(largest, best.strategy, best.knobs, world.rank());
-      if (const std::string turns = cuda::refusal_of_turns(tasks->frame()); !turns.empty()) {
-        own = true;
-        operation.chosen = best;
-      }
+      operation.chosen = choose::choose_gpu_candidate(largest, request.strategy, request.knobs, gpus, request.codec);
+      own = !cuda::refusal_of_turns(tasks_of_chosen()->frame()).empty();
     }
-    if (!own) operation.by_size->at(largest.m);
+    if (!own) {
+      operation.chosen = plan_of(largest, request, largest.m).candidate;
+      operation.by_size->at(largest.m);
+    }
     return runtime::Terms("the plan of the largest M").add("strategy", name_of(operation.chosen.strategy));
   });
-  if (!own) return;
-  operation.own = executor->prepare_tasks(
-      [&] { return plan::make_rank_tasks(largest, operation.chosen.strategy, operation.chosen.knobs, world.rank()); });
+  if (own) operation.own = executor->prepare_tasks(tasks_of_chosen);
 }
 
 std::shared_ptr<GpuOperation> WorldGpus::operation_of_any_m(World& world, const Problem& problem,
