@@ -46,13 +46,15 @@ constexpr auto sm90_variant(const char* name, const char* name_nxk) {
 
 }  // namespace imbrex::cuda
 
-#define IMBREX_SM90(order, rows, columns, shared, type)                                            \
-  namespace imbrex::cuda {                                                                         \
-  namespace {                                                                                      \
-  constexpr auto kernels = sm90_variant<rows, columns, mode::shared, schedule::order, Type::type>( \
-      IMBREX_NAME_SM90(order, rows, columns, shared, type),                                        \
-      IMBREX_NAME_SM90(order, rows, columns, shared, type) " nxk");                                \
-  }                                                                                                \
-  extern const GemmKernels IMBREX_SYMBOL_SM90(order, rows, columns, shared, type);                 \
-  const GemmKernels IMBREX_SYMBOL_SM90(order, rows, columns, shared, type)(kernels);               \
+#define IMBREX_SM90(order, rows, columns, shared, type)                                                 \
+  namespace imbrex::cuda {                                                                              \
+  namespace {                                                                                           \
+  constexpr auto kernels_##order##_##rows##x##columns##_##shared##_##type =                             \
+      sm90_variant<rows, columns, mode::shared, schedule::order, Type::type>(                           \
+          IMBREX_NAME_SM90(order, rows, columns, shared, type),                                         \
+          IMBREX_NAME_SM90(order, rows, columns, shared, type) " nxk");                                 \
+  }                                                                                                     \
+  extern const GemmKernels IMBREX_SYMBOL_SM90(order, rows, columns, shared, type);                      \
+  const GemmKernels IMBREX_SYMBOL_SM90(order, rows, columns, shared,                                    \
+                                       type)(kernels_##order##_##rows##x##columns##_##shared##_##type); \
   }
