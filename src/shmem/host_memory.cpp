@@ -4,6 +4,7 @@
 
 #include "base/check.hpp"
 #include "runtime/failure.hpp"
+#include "runtime/group.hpp"
 #include "runtime/heap.hpp"
 #include "runtime/memory.hpp"
 #include "shmem/guard.hpp"
@@ -26,17 +27,7 @@ class HostMemory final : public Memory {
         guard_(world, [this] { device::write_down(fault_.abort, 1); }) {
     const HeapHandle heap = world.heap().handle();
     std::byte* own = heap.at(world.rank(), offset_);
-    device::Group& group = handle_.group;
-    group.own = reinterpret_cast<device::State*>(own);
-    group.states = heap.at(0, offset_);
-    group.stride = heap.stride;
-    group.limit_ns = static_cast<std::uint64_t>(world.options().wait_limit * 1e9);
-    group.fault = &fault_;
-    group.rank = static_cast<std::uint32_t>(world.rank());
-    group.ranks = static_cast<std::uint32_t>(world.size());
-    group.readers = 1;
-    group.pause_seed = static_cast<std::uint32_t>(options.pauses);
-    group.max_pause_ns = options.pauses == 0 ? 0 : static_cast<std::uint32_t>(options.max_pause * 1e9);
+    handle_.group = runtime::group_of(world, heap, offset_, &fault_, {options.pauses, options.max_pause});
     teams_ = reinterpret_cast<TeamStates*>(own + sizeof(device::State));
     handle_.own = own + own_bytes;
     handle_.bytes = bytes;

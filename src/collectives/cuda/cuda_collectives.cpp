@@ -15,6 +15,7 @@
 #include "runtime/cuda/fault_text.hpp"
 #include "runtime/cuda/seats.hpp"
 #include "runtime/failure.hpp"
+#include "runtime/group.hpp"
 
 namespace imbrex::cuda {
 namespace {
@@ -89,18 +90,12 @@ CudaCollectives::CudaCollectives(World& world, int device, const CollectivesOpti
   usual_blocks_ = limited_ ? std::min(processors_, usual_blocks) : usual_blocks;
   offset_ = heap_.allocate(options.workspace_bytes);
   heap_.keep(offset_, slots_offset);
-  comm_.own = reinterpret_cast<device::State*>(heap_.handle().at(world.rank(), offset_));
-  comm_.states = heap_.handle().at(0, offset_);
-  comm_.stride = heap_.handle().stride;
   comm_.copy_bytes = (options.workspace_bytes - slots_offset) / 4 / 4096 * 4096;
-  comm_.limit_ns = static_cast<std::uint64_t>(world.options().wait_limit * 1e9);
-  comm_.rank = static_cast<std::uint32_t>(world.rank());
-  comm_.ranks = static_cast<std::uint32_t>(world.size());
-  comm_.pause_seed = static_cast<std::uint32_t>(options.delays);
-  comm_.max_pause_ns = options.delays == 0 ? 0 : static_cast<std::uint32_t>(options.max_delay * 1e9);
   runtime::agree(world, [&] {
     fault_ = faults_.take();
-    comm_.fault = runtime::FaultPool::on_device(fault_.get());
+    static_cast<device::Group&>(comm_) =
+        runtime::group_of(world, heap_.handle(), offset_, runtime::FaultPool::on_device(fault_.get()),
+                          {options.delays, options.max_delay});
     empty_slots(cudaStreamLegacy);
     IMBREX_CUDA_TRY(cudaStreamSynchronize(cudaStreamLegacy));
     return runtime::Terms("the workspace of collectives");

@@ -10,6 +10,7 @@
 #include "runtime/cuda/fault_pool.hpp"
 #include "runtime/cuda/fault_text.hpp"
 #include "runtime/failure.hpp"
+#include "runtime/group.hpp"
 #include "runtime/one_process.hpp"
 
 namespace imbrex::device {
@@ -114,20 +115,11 @@ Group Memory::group(std::uint32_t readers, std::function<std::string(const Fault
   IMBREX_EXPECTS(readers >= 1, "readers = {}: one thread at least must advance the epoch", readers);
   IMBREX_CUDA_TRY(cudaSetDevice(parts_->gpu));
   const std::size_t offset = parts_->heap.allocate(sizeof(State));
-  const HeapHandle heap = parts_->heap.handle();
-  const World& world = parts_->world;
   parts_->records.push_back({parts_->faults.take(), std::move(describe), whole});
-  Group g{};
-  g.own = reinterpret_cast<State*>(heap.at(world.rank(), offset));
-  g.states = heap.at(0, offset);
-  g.stride = heap.stride;
-  g.limit_ns = static_cast<std::uint64_t>(world.options().wait_limit * 1e9);
-  g.fault = runtime::FaultPool::on_device(parts_->records.back().fault.get());
-  g.rank = static_cast<std::uint32_t>(world.rank());
-  g.ranks = static_cast<std::uint32_t>(world.size());
+  Group g = runtime::group_of(parts_->world, parts_->heap.handle(), offset,
+                              runtime::FaultPool::on_device(parts_->records.back().fault.get()),
+                              {parts_->options.pauses, parts_->options.max_pause});
   g.readers = readers;
-  g.pause_seed = static_cast<std::uint32_t>(parts_->options.pauses);
-  g.max_pause_ns = parts_->options.pauses == 0 ? 0 : static_cast<std::uint32_t>(parts_->options.max_pause * 1e9);
   return g;
 }
 

@@ -15,6 +15,7 @@
 #include "runtime/cuda/device.hpp"
 #include "runtime/cuda/fault_text.hpp"
 #include "runtime/cuda/seats.hpp"
+#include "runtime/group.hpp"
 
 namespace imbrex::cuda {
 namespace {
@@ -75,17 +76,8 @@ LookUpExecution::~LookUpExecution() {
 }
 
 void LookUpExecution::set_group() {
-  device::Group& g = ends_.group;
-  g.own = reinterpret_cast<device::State*>(at(world_.rank(), 0));
-  g.states = at(0, 0);
-  g.stride = heap_.handle().stride;
-  g.limit_ns = static_cast<std::uint64_t>(world_.options().wait_limit * 1e9);
-  g.fault = runtime::FaultPool::on_device(fault_);
-  g.rank = static_cast<std::uint32_t>(world_.rank());
-  g.ranks = static_cast<std::uint32_t>(world_.size());
-  g.readers = 1;
-  g.pause_seed = static_cast<std::uint32_t>(options_.testing.delays);
-  g.max_pause_ns = options_.testing.delays == 0 ? 0 : static_cast<std::uint32_t>(options_.testing.max_delay * 1e9);
+  ends_.group = runtime::group_of(world_, heap_.handle(), place_->offset, runtime::FaultPool::on_device(fault_),
+                                  {options_.testing.delays, options_.testing.max_delay});
   ends_.entered = at(world_.rank(), layout_.entered);
   ends_.done = at(world_.rank(), layout_.done);
   ends_.step = step;

@@ -16,6 +16,7 @@
 #include "runtime/cuda/device.hpp"
 #include "runtime/cuda/fault_text.hpp"
 #include "runtime/cuda/gpu_clock.hpp"
+#include "runtime/group.hpp"
 
 namespace imbrex::cuda {
 namespace {
@@ -208,20 +209,14 @@ const std::uint32_t* CudaExecution::upload() {
 
 void CudaExecution::set_protocol() {
   Protocol& p = args_.protocol;
-  p.own = reinterpret_cast<device::State*>(heap_.handle().at(world_.rank(), state_offset_));
+  static_cast<device::Group&>(p) =
+      runtime::group_of(world_, heap_.handle(), state_offset_, runtime::FaultPool::on_device(fault_),
+                        {options_.testing.delays, options_.testing.max_delay});
   p.counters = heap_at(layout_.counter(0, 0));
   p.set_stride = layout_.counter(0, 1) - layout_.counter(0, 0);
   p.counter_stride = execute::HeapLayout::counter_stride;
   p.copies = pool_ != nullptr ? 2 : static_cast<std::uint32_t>(plan_.signal_copies);
-  p.limit_ns = static_cast<std::uint64_t>(world_.options().wait_limit * 1e9);
-  p.fault = runtime::FaultPool::on_device(fault_);
-  p.states = heap_.handle().at(0, state_offset_);
-  p.stride = heap_.handle().stride;
-  p.rank = static_cast<std::uint32_t>(world_.rank());
-  p.ranks = static_cast<std::uint32_t>(world_.size());
   p.readers = blocks() + beside_.readers;  // one thread of each block
-  p.pause_seed = static_cast<std::uint32_t>(options_.testing.delays);
-  p.max_pause_ns = options_.testing.delays == 0 ? 0 : static_cast<std::uint32_t>(options_.testing.max_delay * 1e9);
 
   if (table_.stores_to_peers) {
     // Four fifths of what NVLink carries each way, shared by all blocks.
