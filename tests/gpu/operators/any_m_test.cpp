@@ -195,6 +195,47 @@ TEST(GpuAnyM, OperatorsOfAWorldWorkInOneArea) {
             0);
 }
 
+// Three layers' operators, whose largest M comes first: calls of any M after it take nothing, whatever is chosen for
+// them.
+TEST(GpuAnyM, CallsTakeNoMemory) {
+  NEEDS_OWN_GPUS(2);
+  EXPECT_EQ(on_ranks(2, 60,
+                     [](World& world) {
+                       constexpr std::int64_t most = 4096;
+                       constexpr std::size_t largest = std::size_t{most} * most * 8;
+                       runtime::DeviceMemory in(largest), out(largest);
+                       IMBREX_CUDA_TRY(cudaMemset(in.get(), 0, largest));
+                       std::vector<std::unique_ptr<GemmOperator>> all;
+                       for (const auto [n, k] : {std::pair{4096, 1024}, {2048, 4096}, {4096, 2048}})
+                         for (const Operator op : {Operator::all_gather_gemm, Operator::gemm_reduce_scatter,
+                                                   Operator::gemm_all_reduce, Operator::gemm_all_to_all}) {
+                           GemmShape shape{most, n, k, Type::bf16};
+                           shape.any_m = true;
+                           all.push_back(test::make_operator(world, op, shape, options_of(false)));
+                         }
+                       const Stream stream(world);
+                       const auto call = [&](GemmOperator& op, std::int64_t m) {
+                         std::vector<Operand> operands;
+                         for (const OperandInfo& info : op.operands())
+                           operands.push_back(info.role == OperandRole::output ? op.operand(info.name, out.get(), m)
+                                                                               : op.operand(info.name, in.get(), m));
+                         op.run(operands, stream);
+                       };
+                       for (const auto& op : all) call(*op, most);
+                       const std::size_t before = free_bytes();
+                       std::mt19937_64 random(test::seed_from_environment());
+                       for (int i = 0; i < 3000; ++i) {
+                         GemmOperator& op = *all[random() % all.size()];
+                         call(op, 2 * static_cast<std::int64_t>(1 + random() % (most / 2)));
+                         if (i % 50 == 49) op.synchronize(stream);
+                       }
+                       for (const auto& op : all) op->synchronize(stream);
+                       const std::size_t after = free_bytes();
+                       EXPECT_LE(before - std::min(before, after), std::size_t{8} << 20);
+                     }),
+            0);
+}
+
 // The memory that they share is replaced as larger ones are made: some calls were captured before, some have plans
 // kept, and operators end between calls of others.
 TEST(GpuAnyM, ComeAndGoBesideOthers) {
