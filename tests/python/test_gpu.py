@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 
 import pytest
@@ -76,6 +77,44 @@ def replayed(times: int) -> None:
 def test_replays(ranks):
     """The same bits 1,000 times."""
     ranks.run(replayed, times=1000)
+
+
+def on_streams(count: int, rounds: int) -> None:
+    """Calls of all operators, and replays between, on streams and after delays that each rank draws for itself."""
+    layer, x = layer_of(group_of(0, 1, 2, 3))
+    order, own = random.Random(count), random.Random(100 * count + dist.get_rank())
+    with torch.no_grad():
+        want = layer(x)
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+            replayed_into = layer(x)
+        streams = [torch.cuda.Stream() for _ in range(count)]
+        wrong = [torch.zeros((), dtype=torch.int64) for _ in streams]
+        torch.cuda.synchronize()
+        replays, last = False, streams[0]
+        for _ in range(rounds):
+            replayed_last, replays, place = replays, order.random() < 0.3, own.randrange(count)
+            with torch.cuda.stream(streams[place]):
+                if own.random() < 0.3:
+                    torch.cuda._sleep(own.randrange(200_000))
+                # The world orders calls; it sees no replays.
+                if replays or replayed_last:
+                    streams[place].wait_stream(last)
+                last = streams[place]
+                if replays:
+                    graph.replay()
+                for mine, theirs in zip(replayed_into if replays else layer(x), want, strict=True):
+                    wrong[place] += (bits(mine) != bits(theirs)).sum()
+        torch.cuda.synchronize()
+    assert sum(one.item() for one in wrong) == 0, f"{[one.item() for one in wrong]} elements by stream"
+    it.check()
+
+
+@pytest.mark.parametrize("count", [2, 3])
+def test_streams(ranks, count):
+    """The same bits in 1,000 rounds."""
+    ranks.run(on_streams, count=count, rounds=1000)
 
 
 def first_met_in_a_capture() -> str:
