@@ -43,13 +43,14 @@ class Sized {
         memory_(problem, *values_, world.rank()) {
     for (std::size_t i = 0; i < memory_.infos().size(); ++i)
       there_.emplace_back(memory_.bytes(i).size()).upload(memory_.bytes(i).data());
-    const auto fixed = make_operator(world, problem.op, shape_of(problem), options);
+    auto fixed = make_operator(world, problem.op, shape_of(problem), options);
     meet_if_sharing(world);
     fixed->run_and_wait(operands(*fixed));
     wanted_ = results();
     for_outputs([&](std::size_t i, std::size_t place) { memory_.bytes(i) = wanted_[place]; });
     if (const std::string wrong = memory_.judge(fixed->plan(), false, Device::cuda); !wrong.empty())
       throw Error(ErrorCode::unsound, fmt::format("M = {}, made for it: {}", m_, wrong));
+    fixed.reset();  // what it gives back waits for kernels of ranks that share the GPU
     meet_if_sharing(world);
   }
 
