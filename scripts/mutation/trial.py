@@ -1,5 +1,6 @@
 """A copy of the tree in which one mutant after another is built and tested."""
 
+import json
 import os
 import re
 import shutil
@@ -33,14 +34,19 @@ def run(command, limit=None, **options):
 
 
 class Trial:
-    """Holds the copy at `folder`, a git worktree of `revision`; `folder` is made anew unless it is that already."""
+    """Holds the copy in `folder`, a git worktree of `revision`, which is made anew unless it is that already. A copy that was
+    kept knows how long its tests may take."""
 
     def __init__(self, root, folder, revision, jobs, python):
         self.root, self.tree, self.revision, self.jobs, self.python = root, folder / "tree", revision, jobs, python
         self.build, self.stage = self.tree / "build/cpu", self.tree / "build/staged"
-        self.limits = {}  # of each test, in seconds
+        self.times, self.limits = self.tree / "build/limits.json", {}  # of each test, in seconds
         if self.tree.is_dir() and run(["git", "-C", self.tree, "rev-parse", "HEAD"])[1].strip() == revision:
             self.expect(["git", "-C", self.tree, "checkout", "-q", "--", "."], "the copy cannot be set right")
+            if self.stage.is_dir():
+                shutil.copytree(self.tree / "python/imbrex", self.stage / "imbrex", dirs_exist_ok=True)
+            if self.times.is_file():
+                self.limits = json.loads(self.times.read_text()).get(str(python), {})
             return
         self.remove()
         self.expect(["git", "-C", root, "worktree", "add", "-q", "--detach", self.tree, revision], "no copy can be made")
@@ -75,6 +81,8 @@ class Trial:
             if status != 0:
                 raise Broken(f"{test} fails without a mutant:\n{said[-3000:]}")
             self.limits[test] = max(LEAST_LIMIT, 3 * (time.monotonic() - begin))
+        self.times.parent.mkdir(parents=True, exist_ok=True)
+        self.times.write_text(json.dumps({str(self.python): self.limits}))
 
     def tests_of(self, room):
         return ROOMS[room].tests or ROOMS[room].python

@@ -26,7 +26,7 @@ int unseen = 1;
 STUBS = {
     "cmake": "#!/bin/sh\nmkdir -p build/cpu && touch build/cpu/build.ninja\n",
     "ninja": '#!/bin/sh\ngrep -q "born = 1" "$2/../../src/codec/rule.cpp"\n',
-    "ctest": '#!/bin/sh\necho "[  FAILED  ] Rule.Holds (1 ms)"\ngrep -q "a < b" "$2/../../src/codec/rule.cpp"\n',
+    "ctest": '#!/bin/sh\necho "$*" >> "$2/../tests-run"\necho "[  FAILED  ] Rule.Holds (1 ms)"\ngrep -q "a < b" "$2/../../src/codec/rule.cpp"\n',
 }
 
 
@@ -109,6 +109,9 @@ class Script(unittest.TestCase):
         self.assertEqual(done.returncode != 0, fails, done.stdout + done.stderr)
         return done.stderr if fails else done.stdout
 
+    def calls_of_ctest(self):
+        return (self.tree / "build/mutate/tree/build/tests-run").read_text().splitlines()
+
     def report(self, name):
         return json.loads((self.tree / name).read_text())
 
@@ -137,6 +140,35 @@ class Script(unittest.TestCase):
         (self.tree / "found.json").write_text("[]")
         self.assertIn("found.json is no report of this script", self.mutate(*asked, fails=True))
 
+    def test_parts_are_the_whole_draw(self):
+        asked = ["--seed", "5", "--rooms", "codec", "--count", "100", "--keep"]
+        whole = self.mutate(*asked)
+        for mine in ("1", "2"):
+            self.mutate(*asked, "--part", f"{mine}/2")
+        names = ["build/mutate/5-1-of-2.json", "build/mutate/5-2-of-2.json"]
+        first, second = (self.report(name)["mutants"] for name in names)
+        lines = [one["after"] for one in self.report("build/mutate/5.json")["mutants"]]
+        self.assertEqual([one["after"] for one in first], lines[::2])
+        self.assertEqual([one["after"] for one in second], lines[1::2])
+        joined = self.mutate("--join", *reversed(names))
+        self.assertTrue(joined.startswith("\n1 of 2 survived:"), joined)
+        self.assertTrue(whole.endswith(joined), whole)
+        self.assertIn("are about the same part", self.mutate("--join", names[0], names[0], fails=True))
+        self.assertIn("are not about parts of one draw", self.mutate("--join", names[0], "build/mutate/5.json", fails=True))
+        self.assertIn("none.json cannot be read", self.mutate("--join", "none.json", fails=True))
+        self.assertIn("is about part [1, 2], not [1, 1]", self.mutate(*asked, "--report", names[0], fails=True))
+
+    def test_a_kept_copy_knows_its_limits(self):
+        asked = ["--seed", "5", "--rooms", "codec", "--keep", "--count"]
+        self.mutate(*asked, "1")
+        times = self.tree / "build/mutate/tree/build/limits.json"
+        self.assertEqual(list(json.loads(times.read_text()).values()), [{"codec_test": 60, "all_reduce_test": 60}])
+        self.mutate(*asked, "2")
+        mutants = self.report("build/mutate/5.json")["mutants"]
+        self.assertEqual(sorted(one["result"] for one in mutants if one["result"] != "no mutant"), ["killed", "survived"])
+        # A mutant that is killed has one test; one that survives, and the tree as it is, have two.
+        self.assertEqual(len(self.calls_of_ctest()), 2 + 1 + 2)
+
     def test_lists_and_touches_nothing(self):
         said = self.mutate("--seed", "5", "--count", "2", "--rooms", "codec", "--list")
         self.assertEqual(said.count("src/codec/rule.cpp:"), 2)
@@ -144,10 +176,13 @@ class Script(unittest.TestCase):
 
     def test_refuses_bad_input(self):
         for arguments, says in (
-            ([], "the following arguments are required: --seed"),
+            ([], "one of the arguments --seed --join is required"),
             (["--seed", "-1"], "--seed"),
             (["--seed", "1", "--count", "0"], "'0': a number from 1 to 100000 is needed"),
             (["--seed", "1", "--rooms", "codec,moon"], "'moon' is no room; there are checker, "),
+            (["--seed", "1", "--part", "3"], "'3': I/N is needed, as 2/4"),
+            (["--seed", "1", "--part", "3/2"], "'3': a number from 1 to 2 is needed"),
+            (["--seed", "1", "--join", "a.json"], "not allowed with"),
             (["--seed", "1", "--rooms", "codec,codec"], "room codec is named twice"),
             (["--seed", "1", "--revision", "nowhere"], "'nowhere' is no commit of "),
             (["--seed", "1", "--rooms", "torch", "--python", "/bin/false"], "/bin/false has no torch or no pytest"),
