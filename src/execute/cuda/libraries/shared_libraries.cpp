@@ -4,9 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <chrono>
 #include <exception>
-#include <thread>
 
 #include "execute/layout.hpp"
 #include "runtime/bootstrap/nccl_hosts.hpp"
@@ -63,18 +61,8 @@ CudaCollectives& SharedLibraries::collectives() {
   return *collectives_;
 }
 
-// NCCL sees a broken connection perhaps sooner than the world sees that a rank was lost, and cannot say which: the
-// world gets a moment to name it.
 void SharedLibraries::check() const {
-  try {
-    for (const auto& [key, communicator] : communicators_) communicator->check();
-  } catch (const Error&) {
-    for (int i = 0; i < 100; ++i) {
-      world_.throw_if_failed();
-      std::this_thread::sleep_for(std::chrono::milliseconds(5));
-    }
-    throw;
-  }
+  for (const auto& [key, communicator] : communicators_) communicator->check();
   if (collectives_) collectives_->look();
 }
 

@@ -22,6 +22,9 @@ using std::chrono::milliseconds, std::chrono::seconds;
 constexpr auto start_limit = seconds(60);
 // As many blocks as every NCCL that takes a limit knows.
 constexpr int most_blocks = 32;
+// What the world may take to see that a rank was lost, once NCCL has seen its connection break: the driver frees what a
+// process had on its GPU before that process has ended.
+constexpr auto naming_limit = seconds(5);
 // What a rank may take to abandon a communicator, within which ranks end after another one is lost.
 constexpr auto end_limit = seconds(3);
 
@@ -48,6 +51,19 @@ ncclDataType_t type_of(Type type) {
 [[noreturn]] void fail(const char* call, ncclResult_t result, ncclComm_t comm) {
   throw Error(ErrorCode::runtime_failure,
               fmt::format("{} failed: {}: {}", call, nccl().get_error_string(result), nccl().get_last_error(comm)));
+}
+
+// NCCL sees a broken connection sooner than the world sees that a rank was lost, and cannot say which: the world gets
+// time to name it.
+[[noreturn]] void fail_in_world(const World& world, const char* call, ncclResult_t result, ncclComm_t comm) {
+  if (result == ncclRemoteError || result == ncclSystemError) {
+    const auto end = std::chrono::steady_clock::now() + naming_limit;
+    while (std::chrono::steady_clock::now() < end) {
+      world.throw_if_failed();
+      std::this_thread::sleep_for(milliseconds(5));
+    }
+  }
+  fail(call, result, comm);
 }
 
 }  // namespace
@@ -171,13 +187,13 @@ void Communicator::check(ncclResult_t result, const char* call) const {
       throw Error(ErrorCode::runtime_failure, fmt::format("{} did not end within {} s", call, start_limit.count()));
     if (const ncclResult_t status = nccl().get_async_error(comm_, &result); status != ncclSuccess) result = status;
   }
-  if (result != ncclSuccess) fail(call, result, comm_);
+  if (result != ncclSuccess) fail_in_world(world_, call, result, comm_);
 }
 
 void Communicator::check() const {
   ncclResult_t result = ncclSuccess;
   if (comm_ == nullptr || nccl().get_async_error(comm_, &result) != ncclSuccess || result == ncclInProgress) return;
-  if (result != ncclSuccess) fail("a collective of NCCL", result, comm_);
+  if (result != ncclSuccess) fail_in_world(world_, "a collective of NCCL", result, comm_);
 }
 
 void Communicator::all_gather(const void* from, void* to, std::size_t count, Type type, cudaStream_t stream) {
