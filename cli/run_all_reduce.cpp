@@ -46,6 +46,7 @@ void report(const Program& program, const jobs::AllReduceRequest& asked, const j
             {"exact", what.exact}};
   if (asked.rms_norm) {
     json["rms_norm"] = true;
+    json["weight_type"] = name_of(asked.rms_norm->weight_type.value_or(asked.type));
   } else {
     json["largest_error"] = number(static_cast<double>(what.largest_error));
     json["groups"] = what.groups;
@@ -102,6 +103,7 @@ class AllReduceRun final : public RunAlone {
   double tolerance_ = 0, eps_ = 1e-6;
   bool rms_norm_ = false;
   std::string residual_, weight_;
+  Type weight_type_{};
   std::int64_t ctas_ = 0;
   CLI::App* app_ = nullptr;
 };
@@ -135,6 +137,9 @@ void AllReduceRun::add_run_to(CLI::App& command) {
   command.add_option("--weight", weight_, "The weight of --rms-norm, .npy, N elements; without it random")
       ->type_name("FILE")
       ->group(own_group);
+  add_named<Type>(command, "--weight-type", weight_type_, parse_type,
+                  "The weight's type: fp32, or that of the rows (default)")
+      ->group(own_group);
   add_integer(command, "--ctas", ctas_, 0, 1024, "GPUs: thread blocks to use; 0 (default): by size")->group(own_group);
 }
 
@@ -145,7 +150,7 @@ jobs::AllReduceRequest AllReduceRun::request(const PlanOptions& plan, const RunO
   if (run.a.empty() || plan.m > 0 || plan.n > 0)
     for (const auto& [name, value] : {std::pair{"--m", plan.m}, {"--n", plan.n}})
       if (value == 0) refuse(fmt::format("{} is missing; all_reduce needs --m and --n, or --a", name));
-  for (const char* name : {"--eps", "--residual", "--weight"})
+  for (const char* name : {"--eps", "--residual", "--weight", "--weight-type"})
     if (!rms_norm_ && app_->get_option(name)->count() > 0) refuse(fmt::format("{} is about --rms-norm", name));
   for (const char* name : {"--codec", "--tolerance", "--whole-call", "--exact-below"})
     if (rms_norm_ && app_->get_option(name)->count() > 0)
@@ -153,6 +158,7 @@ jobs::AllReduceRequest AllReduceRun::request(const PlanOptions& plan, const RunO
   run.expect_writable_out();
   jobs::AllReduceRequest request;
   if (rms_norm_) request.rms_norm = jobs::RmsNormRequest{static_cast<float>(eps_), residual_, weight_};
+  if (app_->get_option("--weight-type")->count() > 0) request.rms_norm->weight_type = weight_type_;
   request.device = parse_device(run.device);
   request.ranks = static_cast<int>(plan.ranks);
   request.type = plan.type;

@@ -415,12 +415,14 @@ typedef struct imbrex_all_reduce_options {
   int32_t reserved;
 } imbrex_all_reduce_options;
 
+/// The same on every rank, as AllReduceRmsNormOptions.
 typedef struct imbrex_rms_norm_options {
   size_t size;
   const char* algorithm;  ///< "one_shot" or "two_shot"; NULL: "auto"
   const float* eps;       ///< NULL: 1e-6
   int32_t ctas;
   imbrex_device device;
+  const imbrex_type* weight_type;  ///< of "weight": IMBREX_FP32 or the rows' type; NULL: the rows' type
 } imbrex_rms_norm_options;
 
 typedef int32_t imbrex_exchange_kind;

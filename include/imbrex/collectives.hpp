@@ -132,6 +132,7 @@ struct AllReduceRmsNormOptions {
   float eps = 1e-6f;                                             ///< finite, not negative
   AllReduceAlgorithm algorithm = AllReduceAlgorithm::automatic;  ///< not ring
   int ctas = 0;                                                  ///< GPUs: thread blocks to use; 0: by size
+  std::optional<Type> weight_type = {};                          ///< fp32 or the rows' type; not set: the rows' type
 };
 
 /// The all-reduce between a row-parallel layer and the next one's norm, in one kernel. For each row of x =
@@ -140,15 +141,18 @@ struct AllReduceRmsNormOptions {
 ///     x   = sum over the ranks of in, plus residual      fp32, by rank number, then the residual; rounded once
 ///     out = x / sqrt(mean(x^2) + eps) * weight           of x as rounded; fp32; rounded once
 ///
+/// Nothing between x and out is rounded to the rows' type. The weight is of that type or, as many models keep it, fp32;
+/// one of two bytes is widened to fp32, which changes no value, so that the same values give the same bits in both.
+///
 /// The same bits on all ranks, in every run, on CPU and GPU, whichever the algorithm, and whatever the number of rows:
 /// the squares are added in an order that depends on `hidden` and the type only (docs/all-reduce.md). Squares that
 /// overflow fp32 give what IEEE 754 gives; any NaN may come back as another.
 ///
 /// Operands: "in", this rank's part; "residual", added to the sum over the ranks, which may be left out; "weight",
-/// `hidden` elements; "residual_out" and "out". All but "weight" are rows x hidden, without gaps. "residual" and
-/// "weight" hold the same on all ranks (a rank may read only some rows of a residual). Addresses need no alignment
-/// beyond the element's. Each output may be the same memory as "in" or as "residual"; apart from that, outputs overlap
-/// nothing.
+/// `hidden` elements of `weight_type`; "residual_out" and "out". All but "weight" are rows x hidden of the object's
+/// type, without gaps. "residual" and "weight" hold the same on all ranks (a rank may read only some rows of a
+/// residual). Addresses need no alignment beyond the element's. Each output may be the same memory as "in" or as
+/// "residual"; apart from that, outputs overlap nothing.
 class AllReduceRmsNorm : public CollectiveObject {
  public:
   /// Up to `max_rows` rows of `hidden` elements.

@@ -130,10 +130,11 @@ void Norm::run() {
     weight.read();
     const std::int64_t hidden = x.size(x.dims() - 1);
     if (hidden == 0) refuse("x is " + x.shape() + ": a row must have elements");
-    if (weight.count() != hidden || weight.type() != x.type() || weight.on_gpu() != x.on_gpu())
-      refuse("weight is " + weight.shape() + " of " + name_of(weight.type()) + " on " + weight.device_name() +
+    const imbrex_type weights = weight.type();
+    if (weight.count() != hidden || (weights != x.type() && weights != IMBREX_FP32) || weight.on_gpu() != x.on_gpu())
+      refuse("weight is " + weight.shape() + " of " + name_of(weights) + " on " + weight.device_name() +
              ": with x of " + x.shape() + " it must be " + std::to_string(hidden) + " of " + name_of(x.type()) +
-             " on " + x.device_name());
+             (x.type() == IMBREX_FP32 ? "" : " or fp32") + " on " + x.device_name());
     if (residual) {
       residual.read();
       expect_alike(residual, x);
@@ -149,12 +150,13 @@ void Norm::run() {
     stream = x.on_gpu() ? current_stream(x.device_index()) : nullptr;
     const std::int64_t most = capacity(x.count() / hidden);
     Key key;
-    key.numbers = {101, most, hidden, x.type(), x.on_gpu(), std::bit_cast<std::int64_t>(eps), 0, 0, 0, 0};
+    key.numbers = {101, most, hidden, x.type(), x.on_gpu(), std::bit_cast<std::int64_t>(eps), weights};
     made = &find_or_make(in, key, x.on_gpu(), stream, [&] {
       const auto value = static_cast<float>(eps);
       imbrex_rms_norm_options options{};
       options.size = sizeof(options);
       options.eps = &value;
+      options.weight_type = &weights;
       options.device = x.on_gpu() ? IMBREX_CUDA : IMBREX_CPU;
       Made result;
       check(imbrex_all_reduce_rms_norm_make(in.world, most, hidden, x.type(), &options, &result.collective));

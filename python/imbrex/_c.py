@@ -158,6 +158,7 @@ class RmsNormOptions(Structure):
         ("eps", POINTER(c_float)),
         ("ctas", c_int32),
         ("device", c_int32),
+        ("weight_type", POINTER(c_int32)),
     )
 
 

@@ -128,7 +128,7 @@ def all_reduce_rms_norm(
     Args:
         x: this rank's part, rows of `hidden` elements, of any number of dimensions with hidden last.
         residual: as x, the same on every rank; added to the sum. None: nothing is added.
-        weight: hidden elements, the same on every rank.
+        weight: hidden elements, the same on every rank; of x's dtype or float32, which is not rounded to x's.
         world: the ranks.
         eps: added to the mean of the squares.
         out: where the normalised rows go, as x. Not given: a new NumPy array.
@@ -156,6 +156,10 @@ def all_reduce_rms_norm(
         scale = Array("weight", weight, stream=stream)
         if not source.shape or scale.shape != source.shape[-1:]:
             raise InvalidInput(f"weight has shape {scale.shape}, x {source.shape}: weight must be one row of x")
+        if scale.type not in (source.type, _c.FP32):
+            raise InvalidInput(
+                f"weight is {NAMES[scale.type]}, x {NAMES[source.type]}: weight must be fp32, or of x's type"
+            )
         hidden = source.shape[-1]
         rows = math.prod(source.shape) // hidden
         operands = [(b"in", source.view())]
@@ -174,9 +178,10 @@ def all_reduce_rms_norm(
 
         def make() -> ctypes.c_void_p:
             options = _c.new(_c.RmsNormOptions, device=source.device, eps=ctypes.pointer(added))
+            options.weight_type = ctypes.pointer(ctypes.c_int32(scale.type))
             return _c.make("all_reduce_rms_norm_make", world.handle, most, hidden, source.type, ctypes.byref(options))
 
-        key = ("rms_norm", most, hidden, source.type, source.device, added.value)
+        key = ("rms_norm", most, hidden, source.type, source.device, added.value, scale.type)
         made = None if rows == 0 else world.made(key, make, "collective_destroy")
     if made is None:
         skip_call(world, f"x has shape {source.shape}: its size must be the same on every rank")

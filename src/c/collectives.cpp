@@ -33,7 +33,7 @@ const CollectiveObject& base_of(const imbrex_collective* collective) {
 
 constexpr std::size_t first_all_reduce = 64, first_rms_norm = 32, first_exchange = 32;
 static_assert(sizeof(imbrex_all_reduce_options) == first_all_reduce);
-static_assert(sizeof(imbrex_rms_norm_options) == first_rms_norm);
+static_assert(sizeof(imbrex_rms_norm_options) == first_rms_norm + sizeof(const imbrex_type*));
 static_assert(sizeof(imbrex_exchange_options) == first_exchange);
 static_assert(sizeof(imbrex_report) == first_report);
 static_assert(exact_below_measured == IMBREX_EXACT_BELOW_MEASURED);
@@ -135,6 +135,7 @@ imbrex_status imbrex_all_reduce_rms_norm_make(imbrex_world* world, int64_t max_r
         wanted.algorithm = c::algorithm_of(read.algorithm);
         if (read.eps != nullptr) wanted.eps = *read.eps;
         wanted.ctas = read.ctas;
+        if (read.weight_type != nullptr) wanted.weight_type = c::type_of(*read.weight_type);
         return Wanted{c::type_of(type), wanted, c::device_of(read.device)};
       },
       [&](World& own, const Wanted& w) {

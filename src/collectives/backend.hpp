@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 
 #include "imbrex/collectives.hpp"
 #include "imbrex/world.hpp"
@@ -28,11 +29,12 @@ class AllReduceBackend {
 
 /// Matrices of rows x hidden elements, but for `weight`.
 struct RmsNormOperands {
-  const void* in = nullptr;        ///< this rank's part
-  const void* residual = nullptr;  ///< added to the sum over the ranks; null: nothing is
-  const void* weight = nullptr;    ///< hidden elements
-  void* residual_out = nullptr;    ///< sum over the ranks, plus residual
-  void* out = nullptr;             ///< residual_out, row by row over its root mean square, times weight
+  const void* in = nullptr;              ///< this rank's part
+  const void* residual = nullptr;        ///< added to the sum over the ranks; null: nothing is
+  const void* weight = nullptr;          ///< hidden elements of weight_type
+  void* residual_out = nullptr;          ///< sum over the ranks, plus residual
+  void* out = nullptr;                   ///< residual_out, row by row over its root mean square, times weight
+  std::optional<Type> weight_type = {};  ///< not set: the rows' type; objects take that of their options
 };
 
 class RmsNormBackend {

@@ -27,6 +27,12 @@ void validate(const AllReduceRmsNormOptions& options, std::int64_t max_rows, std
 
 namespace collectives {
 
+void expect_weight_type(std::optional<Type> wanted, Type type) {
+  IMBREX_EXPECTS(!wanted || *wanted == type || *wanted == Type::fp32,
+                 "all_reduce_rms_norm: weight_type = {}: it must be fp32, or that of the rows, {}", name_of(*wanted),
+                 name_of(type));
+}
+
 float squares_of(const float* row, std::int64_t hidden, Type type) {
   const RowShape shape = row_shape(hidden, type);
   std::array<float, most_row_threads> sums{};
@@ -49,10 +55,12 @@ void agree(World& world, std::int64_t max_rows, std::int64_t hidden, Type type,
   runtime::agree(world, [&] {
     validate(options, max_rows, hidden);
     expect_type("all_reduce_rms_norm", type);
-    const auto& [eps, algorithm, ctas] = options;
+    expect_weight_type(options.weight_type, type);
+    const auto& [eps, algorithm, ctas, weight_type] = options;
     runtime::Terms terms("an all_reduce_rms_norm");
     terms.add("max_rows", max_rows).add("hidden", hidden).add("type", name_of(type)).add("eps", eps);
-    return terms.add("algorithm", name_of(algorithm)).add("ctas", ctas);
+    terms.add("algorithm", name_of(algorithm)).add("ctas", ctas);
+    return terms.add("weight_type", name_of(weight_type.value_or(type)));
   });
 }
 
@@ -64,22 +72,27 @@ void expect_operands(const collectives::RmsNormOperands& o, std::int64_t rows, s
   struct Operand {
     const void* first;
     std::string_view name;
-    std::size_t bytes;
+    std::size_t count;
     bool needed;
+    std::size_t element;
+
+    std::size_t bytes() const { return count * element; }
   };
-  const std::size_t row = static_cast<std::size_t>(hidden) * size_of(type), all = static_cast<std::size_t>(rows) * row;
-  const Operand inputs[] = {
-      {o.in, "in", all, true}, {o.residual, "residual", all, false}, {o.weight, "weight", row, true}};
-  const Operand outputs[] = {{o.residual_out, "residual_out", all, true}, {o.out, "out", all, true}};
+  const std::size_t element = size_of(type), row = static_cast<std::size_t>(hidden),
+                    all = static_cast<std::size_t>(rows) * row;
+  const Operand inputs[] = {{o.in, "in", all, true, element},
+                            {o.residual, "residual", all, false, element},
+                            {o.weight, "weight", row, true, size_of(o.weight_type.value_or(type))}};
+  const Operand outputs[] = {{o.residual_out, "residual_out", all, true, element}, {o.out, "out", all, true, element}};
   const auto expect_sound = [&](const Operand& p) {
     IMBREX_EXPECTS(p.first != nullptr || !p.needed, "all_reduce_rms_norm: {} is null", p.name);
-    IMBREX_EXPECTS(reinterpret_cast<std::uintptr_t>(p.first) % size_of(type) == 0,
+    IMBREX_EXPECTS(reinterpret_cast<std::uintptr_t>(p.first) % p.element == 0,
                    "all_reduce_rms_norm: {} at {} is not aligned to an element of {} bytes", p.name, p.first,
-                   size_of(type));
+                   p.element);
   };
   const auto overlap = [](const Operand& a, const Operand& b) {
     const auto x = reinterpret_cast<std::uintptr_t>(a.first), y = reinterpret_cast<std::uintptr_t>(b.first);
-    return b.first != nullptr && x < y + b.bytes && y < x + a.bytes;
+    return b.first != nullptr && x < y + b.bytes() && y < x + a.bytes();
   };
   for (const Operand& input : inputs) expect_sound(input);
   for (const Operand& output : outputs) {

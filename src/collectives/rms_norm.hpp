@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "base/bits.hpp"
@@ -48,6 +49,9 @@ IMBREX_CODEC float row_scale(float squares, float hidden, float eps) {
 IMBREX_CODEC float normalised(float value, float scale, float weight) {
   return codec::product(codec::product(value, scale), weight);
 }
+
+/// Throws Error(invalid_input) for a weight that is neither fp32 nor of the rows' type.
+void expect_weight_type(std::optional<Type> wanted, Type type);
 
 /// On the host: the sum of a row's squares.
 float squares_of(const float* row, std::int64_t hidden, Type type);

@@ -12,7 +12,7 @@ constexpr std::string_view operand_names[] = {"in", "residual", "weight", "resid
 struct AllReduceRmsNorm::State {
   std::unique_ptr<collectives::RmsNormBackend> backend;
   std::int64_t max_rows, hidden;
-  Type type;
+  Type type, weight_type;
 };
 
 AllReduceRmsNorm::AllReduceRmsNorm(World& world, std::int64_t max_rows, std::int64_t hidden, Type type,
@@ -20,12 +20,14 @@ AllReduceRmsNorm::AllReduceRmsNorm(World& world, std::int64_t max_rows, std::int
     : CollectiveObject(std::make_unique<Place>(world, device)) {
   const auto make = place().device == Device::cuda ? collectives::make_cuda_all_reduce_rms_norm
                                                    : collectives::make_cpu_all_reduce_rms_norm;
-  state_ = std::make_unique<State>(State{make(world, max_rows, hidden, type, options), max_rows, hidden, type});
+  state_ = std::make_unique<State>(
+      State{make(world, max_rows, hidden, type, options), max_rows, hidden, type, options.weight_type.value_or(type)});
   place().made();
   place().enroll([this](std::int64_t rows) {
     const State& s = *state_;
     const std::size_t row = static_cast<std::size_t>(s.hidden) * size_of(s.type);
-    const auto in = place().scratch(row * static_cast<std::size_t>(rows)), weight = place().scratch(row),
+    const auto in = place().scratch(row * static_cast<std::size_t>(rows)),
+               weight = place().scratch(static_cast<std::size_t>(s.hidden) * size_of(s.weight_type)),
                sum = place().scratch(row * static_cast<std::size_t>(rows)),
                out = place().scratch(row * static_cast<std::size_t>(rows));
     (*s.backend)(
@@ -46,7 +48,7 @@ void AllReduceRmsNorm::run(const Operands& operands, CudaStream stream) {
   place().call(
       operands, stream,
       [&] {
-        const ops::CollectiveOperands given(operands, s.type, operand_names);
+        const ops::CollectiveOperands given(operands, s.type, operand_names, s.weight_type);
         const std::int64_t all = ops::elements_of(given.at("in"));
         IMBREX_EXPECTS(all % s.hidden == 0, "operand in has {} elements; it must have rows of {}", all, s.hidden);
         const auto matrix = [&](std::string_view name) {
@@ -62,7 +64,8 @@ void AllReduceRmsNorm::run(const Operands& operands, CudaStream stream) {
                                  .residual = given.find("residual") == nullptr ? nullptr : matrix("residual"),
                                  .weight = weight.data,
                                  .residual_out = matrix("residual_out"),
-                                 .out = matrix("out")},
+                                 .out = matrix("out"),
+                                 .weight_type = s.weight_type},
                                 all / s.hidden};
         collectives::expect_operands(resolved.operands, resolved.rows, s.max_rows, s.hidden, s.type);
         return resolved;

@@ -102,7 +102,8 @@ std::int64_t elements_of(const View& view) {
   return count;
 }
 
-CollectiveOperands::CollectiveOperands(const Operands& operands, Type type, std::span<const std::string_view> names)
+CollectiveOperands::CollectiveOperands(const Operands& operands, Type type, std::span<const std::string_view> names,
+                                       std::optional<Type> weight_type)
     : operands_(operands), names_(names) {
   for (std::size_t i = 0; i < operands.size(); ++i) {
     IMBREX_EXPECTS(std::find(names.begin(), names.end(), operands[i].name) != names.end(),
@@ -110,7 +111,7 @@ CollectiveOperands::CollectiveOperands(const Operands& operands, Type type, std:
                    fmt::join(names, ", "));
     for (std::size_t j = 0; j < i; ++j)
       IMBREX_EXPECTS(operands[j].name != operands[i].name, "operand {} is given twice", operands[i].name);
-    expect_fits(operands[i], type);
+    expect_fits(operands[i], operands[i].name == "weight" ? weight_type.value_or(type) : type);
   }
 }
 

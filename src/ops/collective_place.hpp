@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -70,8 +71,9 @@ namespace ops {
 /// an operand is unknown, given twice, of another type, null, or has gaps.
 class CollectiveOperands {
  public:
-  /// `names`: those that there may be; they outlive this.
-  CollectiveOperands(const Operands& operands, Type type, std::span<const std::string_view> names);
+  /// `names`: those that there may be; they outlive this. `weight_type`: of the one named weight; not set: `type`.
+  CollectiveOperands(const Operands& operands, Type type, std::span<const std::string_view> names,
+                     std::optional<Type> weight_type = {});
 
   const View& at(std::string_view name) const;
   const View* find(std::string_view name) const;

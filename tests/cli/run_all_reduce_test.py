@@ -111,15 +111,24 @@ class RunAllReduce(Case):
                         for got, right in zip(outputs[0][2], want):
                             self.assertLessEqual(abs(got - right), abs(right) * close)
         self.assertTrue(self.json_of("run", "all_reduce", "--m", 33, "--n", 1001, "--rms-norm", "--verify")["verified"])
+        # A weight that bf16 and fp16 would round to 1.
+        self.write_npy("w.npy", 1, N, [1 + 2**-12] * N)
+        for kind in ("bf16", "fp16", "fp32"):
+            for weight in (kind, "fp32"):
+                result = self.json_of("run", "all_reduce", "--a", "a.npy", "--weight", "w.npy", "--rms-norm", "--type", kind,
+                                      "--weight-type", weight, "--verify")
+                self.assertEqual((result["verified"], result["weight_type"]), (True, weight))
         job = ["run", "all_reduce", "--a", "a.npy", "--rms-norm"]
         self.refuse(*job, "--residual", "w.npy", says=["w.npy is 1 x 40", "6 x 40"])
         self.refuse(*job, "--weight", "r.npy", says=["r.npy is 6 x 40", "1 x 40"])
         self.refuse(*job, "--weight", "none.npy", says="none.npy")
         self.refuse(*job, "--algorithm", "ring", says="ring")
+        self.refuse(*job, "--weight-type", "fp16", says="weight_type = fp16: it must be fp32, or that of the rows, bf16")
+        self.refuse(*job, "--weight-type", "fp64", says=["--weight-type", "fp64"])
         self.refuse(*job, "--eps", -1, says=["--eps", "'-1'"])
         for option in (["--codec", "int8"], ["--tolerance", 1], ["--whole-call"], ["--exact-below", 4]):
             self.refuse(*job, *option, says=[option[0], "--rms-norm"])
-        for option in (["--eps", 1], ["--residual", "r.npy"], ["--weight", "w.npy"]):
+        for option in (["--eps", 1], ["--residual", "r.npy"], ["--weight", "w.npy"], ["--weight-type", "fp32"]):
             self.refuse(*job[:-1], *option, says=[option[0], "--rms-norm"])
 
     def test_same_bits_every_time(self):

@@ -16,8 +16,8 @@ using base::elements_of;
 using base::floats_of;
 
 std::string RmsNormCase::text() const {
-  return fmt::format("{} x {} {}{}{}, eps {}", rows, hidden, name_of(type), residual ? "" : " without residual",
-                     hostile ? " hostile" : "", eps);
+  return fmt::format("{} x {} {}{}{}, eps {}, {} weight", rows, hidden, name_of(type),
+                     residual ? "" : " without residual", hostile ? " hostile" : "", eps, name_of(weight()));
 }
 
 RmsNormData rms_norm_data(const RmsNormCase& c, int ranks, std::uint64_t seed) {
@@ -25,18 +25,18 @@ RmsNormData rms_norm_data(const RmsNormCase& c, int ranks, std::uint64_t seed) {
   std::normal_distribution<float> normal;
   const float infinity = std::numeric_limits<float>::infinity();
   const float hostile[] = {std::nanf(""), infinity, -infinity, 65504.0f, 3e38f, -1e-40f, 0.0f, -0.0f, 2e19f};
-  const auto matrix = [&](std::int64_t count, bool with_hostile) {
+  const auto matrix = [&](std::int64_t count, bool with_hostile, Type type) {
     std::vector<float> values(static_cast<std::size_t>(count));
     for (float& v : values) v = normal(random);
     // Some rows only: the others are normalised in the same call.
     for (std::uint64_t i = 0; with_hostile && count > 0 && i < 1 + static_cast<std::uint64_t>(c.rows) / 2; ++i)
       values[random() % values.size()] = hostile[random() % std::size(hostile)];
-    return elements_of(c.type, values);
+    return elements_of(type, values);
   };
   RmsNormData data;
-  for (int rank = 0; rank < ranks; ++rank) data.in.push_back(matrix(c.count(), c.hostile));
-  data.residual = matrix(c.residual ? c.count() : 0, c.hostile);
-  data.weight = matrix(c.hidden, false);
+  for (int rank = 0; rank < ranks; ++rank) data.in.push_back(matrix(c.count(), c.hostile, c.type));
+  data.residual = matrix(c.residual ? c.count() : 0, c.hostile, c.type);
+  data.weight = matrix(c.hidden, false, c.weight());
   return data;
 }
 
@@ -53,7 +53,7 @@ std::string rms_norm_fault(const RmsNormCase& c, const RmsNormData& data, const 
     return fmt::format("residual_out: row {}, element {} is not the rounded sum", at / c.hidden, at % c.hidden);
   const std::vector<float> x = floats_of(c.type, residual_out);
   const jobs::Comparison worst =
-      jobs::compare(jobs::norm_reference(x, c.hidden, floats_of(c.type, data.weight), c.eps, c.type),
+      jobs::compare(jobs::norm_reference(x, c.hidden, floats_of(c.weight(), data.weight), c.eps, c.type),
                     floats_of(c.type, out), c.type, c.hidden);
   if (worst.worst <= 1) return {};
   return fmt::format("out: row {}, element {} is {}, not {}: {} times its bound", worst.row, worst.col, worst.result,

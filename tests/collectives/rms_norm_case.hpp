@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -16,12 +17,14 @@ struct RmsNormCase {
   bool residual = true;
   bool hostile = false;  ///< NaN, infinities, denormals and the largest finite values among the elements
   float eps = 1e-6f;
+  std::optional<Type> weight_type = {};  ///< not set: `type`
 
+  Type weight() const { return weight_type.value_or(type); }
   std::int64_t count() const { return rows * hidden; }
   std::string text() const;
 };
 
-/// Elements of the case's type.
+/// Elements of the case's type, but for the weight.
 struct RmsNormData {
   std::vector<std::vector<std::byte>> in;  ///< of each rank
   std::vector<std::byte> residual, weight;

@@ -10,6 +10,7 @@
 #include <random>
 #include <thread>
 
+#include "base/convert.hpp"
 #include "collectives/backend.hpp"
 #include "collectives/ranks.hpp"
 #include "collectives/rms_norm.hpp"
@@ -36,15 +37,16 @@ std::vector<std::byte> shifted(const std::vector<std::byte>& bytes, Type type) {
 
 Result run_case(World& world, collectives::RmsNormBackend& op, const RmsNormCase& c, const RmsNormData& data,
                 bool in_place) {
-  const auto element = static_cast<std::ptrdiff_t>(size_of(c.type));
+  const auto element = static_cast<std::ptrdiff_t>(size_of(c.type)),
+             weight_element = static_cast<std::ptrdiff_t>(size_of(c.weight()));
   std::vector<std::byte> in = shifted(data.in[static_cast<std::size_t>(world.rank())], c.type),
-                         residual = shifted(data.residual, c.type), weight = shifted(data.weight, c.type),
+                         residual = shifted(data.residual, c.type), weight = shifted(data.weight, c.weight()),
                          sums(in.size()), out(in.size());
   std::vector<std::byte>& to_sums = in_place && c.residual ? residual : sums;
   std::vector<std::byte>& to_out = in_place ? in : out;
   op({.in = in.data() + element,
       .residual = c.residual ? residual.data() + element : nullptr,
-      .weight = weight.data() + element,
+      .weight = weight.data() + weight_element,
       .residual_out = to_sums.data() + element,
       .out = to_out.data() + element},
      c.rows);
@@ -62,14 +64,16 @@ TEST(RmsNorm, SizesTypesAndAlgorithms) {
                         for (const std::int64_t rows : {0, 1, 2, 5, 17})
                           for (const bool odd : {false, true}) {
                             if (rows * hidden > 200'000) continue;
-                            const RmsNormCase c{rows, hidden, type, !odd, odd, odd ? 1e-5f : 1e-6f};
+                            RmsNormCase c{rows, hidden, type, !odd, odd, odd ? 1e-5f : 1e-6f};
+                            if (rows == 2 || rows == 17) c.weight_type = Type::fp32;
                             const RmsNormData data = test::rms_norm_data(c, ranks, static_cast<std::uint64_t>(hidden));
                             Result first;
                             for (const AllReduceAlgorithm algorithm :
                                  {AllReduceAlgorithm::automatic, AllReduceAlgorithm::one_shot,
                                   AllReduceAlgorithm::two_shot}) {
                               const auto op = collectives::make_cpu_all_reduce_rms_norm(
-                                  world, rows + 3, hidden, type, {.eps = c.eps, .algorithm = algorithm});
+                                  world, rows + 3, hidden, type,
+                                  {.eps = c.eps, .algorithm = algorithm, .weight_type = c.weight_type});
                               const Result result = run_case(world, *op, c, data, odd);
                               if (algorithm == AllReduceAlgorithm::automatic) {
                                 first = result;
@@ -109,6 +113,52 @@ TEST(RmsNorm, RowsDoNotDependOnTheirNumber) {
                         return {};
                       }),
             0);
+}
+
+// An fp32 weight is not rounded to the rows' type: all of this is exact, but for the last rounding.
+TEST(RmsNorm, Fp32WeightsCountInFull) {
+  // The mean of the squares is 4.
+  const std::vector<float> x = {5, -2, 1, 1, -1, 0, 0, 0};
+  for (const Type type : {Type::bf16, Type::fp16})
+    ASSERT_EQ(run_ranks(1,
+                        [&](World& world) -> std::string {
+                          const float beside_one = 1 + (type == Type::bf16 ? 0x1p-8f : 0x1p-11f);
+                          const std::vector<float> weight = {beside_one, beside_one, 0x1p-30f, 0x1p17f, 1, 1, 1, 1};
+                          std::vector<float> want(8);
+                          for (std::size_t i = 0; i < 8; ++i) want[i] = x[i] / 2 * weight[i];
+                          const auto op = collectives::make_cpu_all_reduce_rms_norm(
+                              world, 1, 8, type, {.eps = 0, .weight_type = Type::fp32});
+                          const std::vector<std::byte> in = base::elements_of(type, x);
+                          std::vector<std::byte> sums(16), out(16);
+                          (*op)({in.data(), nullptr, weight.data(), sums.data(), out.data()}, 1);
+                          const std::vector<float> rounded = base::floats_of(type, base::elements_of(type, weight));
+                          if (out != base::elements_of(type, want)) return "not what is exact, rounded once";
+                          for (std::size_t i = 0; i < 8; ++i) want[i] = x[i] / 2 * rounded[i];
+                          return out != base::elements_of(type, want) ? "" : "a rounded weight gives the same";
+                        }),
+              0);
+}
+
+TEST(RmsNorm, WeightsOfTheSameValuesGiveTheSameBits) {
+  constexpr std::int64_t hidden = 4099;
+  for (const Type type : {Type::bf16, Type::fp16}) {
+    RmsNormCase c{3, hidden, type};
+    const RmsNormData narrow = test::rms_norm_data(c, 2, 5);
+    RmsNormData wide = narrow;
+    wide.weight = base::elements_of(Type::fp32, base::floats_of(type, narrow.weight));
+    ASSERT_EQ(run_ranks(2,
+                        [&](World& world) -> std::string {
+                          RmsNormCase both = c;
+                          const auto usual = collectives::make_cpu_all_reduce_rms_norm(world, 3, hidden, type);
+                          const Result first = run_case(world, *usual, both, narrow, false);
+                          both.weight_type = Type::fp32;
+                          const auto other = collectives::make_cpu_all_reduce_rms_norm(world, 3, hidden, type,
+                                                                                       {.weight_type = Type::fp32});
+                          const Result second = run_case(world, *other, both, wide, false);
+                          return first.out == second.out && first.residual_out == second.residual_out ? "" : "differ";
+                        }),
+              0);
+  }
 }
 
 TEST(RmsNorm, AWrongResultIsFoundOut) {
@@ -201,6 +251,20 @@ TEST(RmsNorm, BadInputIsRefusedByName) {
     expect("eps = nan", [&] { make(1, 8, {.eps = std::nanf("")}); });
     expect("ring", [&] { make(1, 8, {.algorithm = AllReduceAlgorithm::ring}); });
     expect("ctas = 9999", [&] { make(1, 8, {.ctas = 9999}); });
+    expect("weight_type = fp16: it must be fp32, or that of the rows, fp32",
+           [&] { make(1, 8, {.weight_type = Type::fp16}); });
+    for (const Type weight : {Type::fp16, Type::e4m3})
+      expect(fmt::format("weight_type = {}: it must be fp32, or that of the rows, bf16", name_of(weight)),
+             [&] { collectives::make_cpu_all_reduce_rms_norm(world, 1, 8, Type::bf16, {.weight_type = weight}); });
+    expect("rank 1 asks for weight_type = fp32, rank 0 for weight_type = bf16", [&] {
+      AllReduceRmsNormOptions options;
+      if (world.rank() == 1) options.weight_type = Type::fp32;
+      collectives::make_cpu_all_reduce_rms_norm(world, 1, 8, Type::bf16, options);
+    });
+    // What is said and what is left out may be the same.
+    AllReduceRmsNormOptions said;
+    if (world.rank() == 1) said.weight_type = Type::fp32;
+    make(1, 8, said);
     expect("rank 1 asks for eps = 1e-06, rank 0 for eps = 1e-05",
            [&] { make(1, 8, {.eps = world.rank() == 0 ? 1e-5f : 1e-6f}); });
     expect("rank 1 asks for max_rows = 2, rank 0 for max_rows = 1", [&] { make(1 + world.rank(), 8, {}); });
@@ -225,6 +289,11 @@ TEST(RmsNorm, BadInputIsRefusedByName) {
     expect("overlaps weight", [&] { (*op)(with([&](auto& o) { o.out = memory + 64; }), 4); });
     expect("overlaps residual_out", [&] { (*op)(with([](auto& o) { o.out = o.residual_out; }), 4); });
     expect("stream", [&] { (*op)(good, 4, memory); });
+    // The weight is aligned to its own elements, and takes as many bytes.
+    const auto wide = collectives::make_cpu_all_reduce_rms_norm(world, 4, 8, Type::bf16, {.weight_type = Type::fp32});
+    expect("weight at",
+           [&] { (*wide)(with([&](auto& o) { o.weight = reinterpret_cast<std::byte*>(memory) + 258; }), 4); });
+    expect("overlaps weight", [&] { (*wide)(with([&](auto& o) { o.out = memory + 64 + 7; }), 4); });
     (*op)(good, 4);
     (*op)({}, 0);
     // Numbers of rows that differ end both ranks.

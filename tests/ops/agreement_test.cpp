@@ -191,6 +191,7 @@ std::vector<Change> changes_of(const Ask& ask) {
       list.push_back({"eps", [](Ask& a) { a.rms_norm.eps = 1e-5f; }});
       list.push_back({"algorithm", [](Ask& a) { a.rms_norm.algorithm = AllReduceAlgorithm::one_shot; }});
       list.push_back({"ctas", [](Ask& a) { a.rms_norm.ctas = 4; }});
+      if (ask.type != Type::fp32) list.push_back({"weight_type", [](Ask& a) { a.rms_norm.weight_type = Type::fp32; }});
       break;
     case Call::exchange:
       list.push_back({"max_count", [](Ask& a) { a.count += 1; }});

@@ -86,6 +86,29 @@ TEST(Collectives, NormalizeRowsWithOrWithoutAResidual) {
   EXPECT_EQ(code, 0);
 }
 
+// A rank that refuses its call makes one of the same size all the same, with a weight of as many bytes.
+TEST(Collectives, NormalizeRowsByAWeightOfFp32) {
+  const int code = run_threads(2, roomy, [](World& world) {
+    AllReduceRmsNorm op{world, 2, 4, Type::bf16, {.eps = 0, .weight_type = Type::fp32}, Device::cpu};
+    std::vector<std::uint16_t> in(8, 0x3f80), sum(8), out(8);  // 1
+    std::vector<float> weight(4, 1 + 0x1p-7f), large(4, 0x1p120f);
+    const auto rows = [](std::vector<std::uint16_t>& of) { return View::matrix(of.data(), Type::bf16, 2, 4); };
+    const auto call = [&](const View& by) {
+      op.run({{"in", rows(in)}, {"weight", by}, {"residual_out", rows(sum)}, {"out", rows(out)}});
+    };
+    call(view_of(weight));
+    EXPECT_EQ(sum, std::vector<std::uint16_t>(8, 0x4000));  // 2
+    EXPECT_EQ(out, std::vector<std::uint16_t>(8, 0x3f81));
+    const std::string own =
+        error_of([&] { call(world.rank() == 1 ? View::vector(in.data(), Type::bf16, 4) : view_of(weight)); });
+    EXPECT_TRUE(own.ends_with("operand weight is of type bf16; it must be fp32")) << own;
+    call(view_of(large));
+    EXPECT_EQ(out, std::vector<std::uint16_t>(8, 0x7b80));  // 2^120
+    return 0;
+  });
+  EXPECT_EQ(code, 0);
+}
+
 TEST(Collectives, RefuseOperandsThatDoNotFit) {
   const int code = run_threads(2, roomy, [](World& world) {
     AllReduce op{world, 8, Type::fp32, {}, Device::cpu};

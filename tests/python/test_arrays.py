@@ -103,6 +103,12 @@ with imbrex.World.from_environment() as world:
     ones, weight = np.ones((2, 8), np.float32), np.full(8, 2, np.float32)
     y, s = imbrex.all_reduce_rms_norm(ones, ones, weight, world)
     assert (s == R + 1).all() and abs(y - 2).max() < 1e-5
+    # Float32 beside rows of float16, which would round this weight to 1.
+    weight = np.full(8, 1 + 2.0**-11, np.float32)
+    half = np.array([[5, -2, 1, 1, -1, 0, 0, 0]], np.float16)
+    y, s = imbrex.all_reduce_rms_norm(half if r == 0 else half * 0, None, weight, world, eps=0)
+    assert y.dtype == np.float16 and (y == (half.astype(np.float32) / 2 * weight).astype(np.float16)).all()
+    assert (y != (half / 2).astype(np.float16)).any()
     for call, text in (
         (lambda: imbrex.matmul_all_reduce(a[r], b[r][:5], world), "a's last dimension"),
         (lambda: imbrex.matmul_all_reduce(a[r].astype(np.float64), b[r], world), "dtype float64"),
@@ -110,6 +116,10 @@ with imbrex.World.from_environment() as world:
         (lambda: imbrex.matmul_all_reduce(a[r], b[r], world, codec="int9"), "int9"),
         (lambda: imbrex.matmul_reduce_scatter(a[r], b[r], world, codec="int4+int8"), "one phase"),
         (lambda: imbrex.matmul_all_reduce(a[r], b[r], world, report=True), "without a codec"),
+        (
+            lambda: imbrex.all_reduce_rms_norm(ones, None, np.ones(8, np.float16), world),
+            "weight is fp16, x fp32: weight must be fp32, or of x's type",
+        ),
         (lambda: imbrex.all_reduce(np.ones((4, 4), np.float32).T[:, :2], world), "operand in"),
         (lambda: imbrex.matmul_all_reduce(Spoken(a[r]), b[r], world), "out is missing"),
         (lambda: imbrex.matmul_all_reduce(a[r], b[r], world, out=np.empty((4, 5), dtype)), "out has shape"),

@@ -78,6 +78,14 @@ BAD = {
     "tolerance alone": (lambda g: it.all_reduce(_z(8), g, tolerance=0.1), "tolerance"),
     "all-reduce of e4m3": (lambda g: it.all_reduce(_z(8).to(F8), g), "e4m3"),
     "weight": (lambda g: it.all_reduce_rms_norm(_z(2, 8), None, _z(4), 1e-6, g), "weight is 4 of fp32"),
+    "weight's dtype": (
+        lambda g: it.all_reduce_rms_norm(_z(2, 8, dtype=BF16), None, _z(8, dtype=torch.float16), 1e-6, g),
+        "with x of 2 x 8 it must be 8 of bf16 or fp32 on",
+    ),
+    "weight below fp32": (
+        lambda g: it.all_reduce_rms_norm(_z(2, 8), None, _z(8, dtype=BF16), 1e-6, g),
+        "with x of 2 x 8 it must be 8 of fp32 on",
+    ),
     "residual": (lambda g: it.all_reduce_rms_norm(_z(2, 8), _z(2, 4), _z(8), 1e-6, g), "residual is 2 x 4"),
     "no group": (lambda g: it.all_reduce(_z(8), "nobody"), "group 'nobody' is none of this process's"),
     "a number as group": (lambda g: it.all_reduce(_z(8), 3), "group is 3: it must be a ProcessGroup"),

@@ -154,6 +154,17 @@ def norm_gradients() -> None:
     ((y * dy.float()).sum() + (s * ds.float()).sum()).backward()
     for got, want in zip(mine, (wide[0].grad[rank], wide[1].grad, wide[2].grad), strict=True):
         expect_near(got.grad, want, 1e-4, "all_reduce_rms_norm")
+    # The weight is float32 beside rows of bfloat16, and so is its gradient.
+    x, weight = parts[rank].bfloat16(), wide[2].detach().float().requires_grad_()
+    x.requires_grad_()
+    y, s = it.all_reduce_rms_norm(x, None, weight, 1e-5, group)
+    (y.double() * dy).sum().backward()
+    s = s.detach().double().requires_grad_()
+    known = wide[2].detach().clone().requires_grad_()
+    (s * torch.rsqrt(s.pow(2).mean(-1, keepdim=True) + 1e-5) * known * dy).sum().backward()
+    assert weight.grad.dtype == torch.float32 and x.grad.dtype == torch.bfloat16
+    expect_near(weight.grad, known.grad, 2.0**-6, "a weight of float32")
+    expect_near(x.grad, s.grad, 2.0**-6, "rows of bfloat16")
     x = torch.ones(4, requires_grad=True)
     it.all_reduce(x, group, codec="int8").sum().backward()
     assert torch.equal(x.grad, torch.ones(4))

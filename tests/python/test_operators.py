@@ -264,6 +264,34 @@ def test_all_reduce_rms_norm(ranks):
     ranks.run(rms_norms)
 
 
+def wide_weights() -> None:
+    """Weights of float32 beside shorter rows: products are rounded once, and equal weights give equal bits."""
+    group = group_of(0, 1, 2, 3)
+    rank = dist.get_rank(group)
+    # The mean of the squares of the sum over the ranks is 4, so that only the product with the weight is rounded.
+    row = torch.tensor([5.0, -2, 1, 1, -1, 0, 0, 0], device=DEVICE)
+    for dtype in (torch.bfloat16, torch.float16):
+        x = (row if rank == 0 else torch.zeros_like(row)).to(dtype).repeat(3, 1)
+        weight = torch.full_like(row, 1 + torch.finfo(dtype).eps / 2)
+        y, s = it.all_reduce_rms_norm(x, None, weight, 0.0, group)
+        assert y.dtype == s.dtype == dtype
+        assert torch.equal(y, (row / 2 * weight).to(dtype).repeat(3, 1))
+        assert not torch.equal(y, (row / 2 * weight.to(dtype).float()).to(dtype).repeat(3, 1))
+        out = [torch.empty_like(x) for _ in range(2)]
+        it.all_reduce_rms_norm(x, None, weight, 0.0, group, out=out[0], residual_out=out[1])
+        assert torch.equal(out[0], y) and torch.equal(out[1], s)
+        for shape in ((5, 64), (2, 3, 100)):
+            part, residual = integers(shape, 50 + rank, dtype), integers(shape, 9, dtype)
+            narrow = integers(shape[-1:], 10, dtype)
+            want = it.all_reduce_rms_norm(part, residual, narrow, 1e-5, group)
+            got = it.all_reduce_rms_norm(part, residual, narrow.float(), 1e-5, group)
+            assert torch.equal(got[0], want[0]) and torch.equal(got[1], want[1])
+
+
+def test_rms_norm_with_weights_of_float32(ranks):
+    ranks.run(wide_weights)
+
+
 def coded_products() -> None:
     """Products whose sums travel through a codec stay within what their tolerance allows."""
     group = group_of(0, 1, 2, 3)

@@ -233,6 +233,50 @@ def norms() -> None:
                         assert after[op] - before[op] == 1, what
 
 
+def megatrons_norm(x: Tensor, weight: Tensor) -> Tensor:
+    wide = x.float()
+    return (wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + 1e-5) * weight.float()).to(x.dtype)
+
+
+def wide_norms() -> None:
+    """A weight of float32 is taken as it is, and one that becomes float32 for the product as it was before."""
+    group = group_of(0, 1, 2, 3)
+    rank, name, dtype = dist.get_rank(), group.group_name, torch.bfloat16
+
+    def rounded(x: Tensor, weight: Tensor) -> Tensor:
+        return llamas_norm(x, weight).to(x.dtype)
+
+    with it.drop_in():
+        forms = (
+            (torchs_norm, torch.float32),
+            (rounded, torch.float32),
+            (megatrons_norm, torch.float32),
+            (megatrons_norm, dtype),
+        )
+        for i, (norm, kind) in enumerate(forms):  # graphs of other sizes are other places
+            for lead in ((8 * i + 8,), (2, 8 * i + 160)):
+                a, b = integers((*lead, 8), rank, dtype), integers((8, 16), 9 + rank, dtype)
+                weight, residual = integers((16,), 3, kind), integers((*lead, 16), 4, dtype)
+                function = partial(normalised, norm, True, name)
+                graph = agreed(function, a, b, weight, residual)
+                want, before = function(a, b, weight, residual), extension.calls()
+                got, after = graph(a, b, weight, residual), extension.calls()
+                what = (norm.__name__, kind, lead)
+                assert operators(graph) == ["matmul_all_reduce_rms_norm"], (what, operators(graph))
+                assert got[0].dtype == dtype and torch.equal(got[1], want[1]), what
+                assert torch.allclose(got[0].float(), want[0].float(), rtol=2.0**-6, atol=2.0**-6), what
+                op = "all_reduce_rms_norm" if len(lead) < 2 else "matmul_all_reduce"
+                assert after[op] - before[op] == 1, what
+                (node,) = graph.graph.find_nodes(
+                    op="call_function", target=torch.ops.imbrex_graph.matmul_all_reduce_rms_norm.default
+                )
+                assert node.args[5].op == "placeholder", (what, node.args)
+
+
+def test_norms_with_weights_of_float32(ranks):
+    ranks.run(wide_norms)
+
+
 def test_norms(ranks):
     ranks.run(norms)
 

@@ -125,6 +125,24 @@ def test_sizes_that_differ(ranks):
     ranks.run(sizes_that_differ)
 
 
+def weights_that_differ() -> None:
+    """A norm's weight has one dtype on all ranks, whether the operators were made before or are made now."""
+    group = group_of(0, 1, 2, 3)
+    x = ones(8, 16, dtype=torch.bfloat16)  # with an eps that no other test has
+    dtypes = (torch.bfloat16, torch.float32)
+    for are_made in (False, True):
+        for dtype in dtypes if are_made else ():
+            it.all_reduce_rms_norm(x, None, ones(16, dtype=dtype), 3e-5, group)
+        weight = ones(16, dtype=dtypes[dist.get_rank() == 1])
+        text = told(lambda weight=weight: it.all_reduce_rms_norm(x, None, weight, 3e-5, group), group)
+        assert ("the ranks' calls differ" if are_made else "rank 1 asks for weight_type = fp32") in text, text
+        expect_right(group, 2)
+
+
+def test_weights_that_differ(ranks):
+    ranks.run(weights_that_differ)
+
+
 def mixed_up(seed: int, steps: int) -> None:
     """Ranks now and then call another operator than the others, or one of another size: all are told, at once."""
     group, rank = group_of(0, 1, 2, 3), dist.get_rank()

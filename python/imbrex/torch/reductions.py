@@ -118,7 +118,8 @@ def all_reduce_rms_norm(
     Args:
         x: this rank's part, rows of `hidden` elements, of up to four dimensions with hidden last, without gaps.
         residual: as x, the same on every rank, added to the sum; None: nothing is added.
-        weight: hidden elements of x's dtype, the same on every rank.
+        weight: hidden elements of x's dtype or float32, the same on every rank. Products with it are computed in
+            float32 and rounded once, to x's dtype.
         eps: added to the mean of the squares.
         group: the ranks, as for `all_gather_matmul`.
         out: where the normalised rows go; both outputs are given, or none. Not with gradients.

@@ -27,13 +27,15 @@ class CpuAllReduceRmsNorm final : public collectives::RmsNormBackend, private Ra
         slot_rows_(slot_rows(max_rows, hidden)),
         options_(options) {}
 
-  void operator()(const collectives::RmsNormOperands& operands, std::int64_t rows, void* stream) override {
+  void operator()(const collectives::RmsNormOperands& given, std::int64_t rows, void* stream) override {
+    collectives::RmsNormOperands operands = given;
+    operands.weight_type = options_.weight_type;
     collectives::expect_operands(operands, rows, max_rows_, hidden_, type_);
     check(operands.in, operands.out, rows * hidden_, max_rows_ * hidden_, stream);
     begin(operands.in, operands.residual_out, rows * hidden_);
     operands_ = operands;
     weight_.resize(collectives::size(hidden_));
-    if (rows > 0) base::to_float(type_, operands.weight, weight_.data(), hidden_);
+    if (rows > 0) base::to_float(operands.weight_type.value_or(type_), operands.weight, weight_.data(), hidden_);
     const bool one_shot = algorithm_of(rows) == AllReduceAlgorithm::one_shot;
     const std::int64_t per_step = slot_rows_ * (one_shot ? 1 : ranks_);
     // A call of no rows sends one message, so that ranks that disagree are found out.

@@ -23,7 +23,9 @@ class CudaAllReduceRmsNorm final : public collectives::RmsNormBackend {
 
   ~CudaAllReduceRmsNorm() override { collectives_->await_all(); }
 
-  void operator()(const collectives::RmsNormOperands& operands, std::int64_t rows, void* stream) override {
+  void operator()(const collectives::RmsNormOperands& given, std::int64_t rows, void* stream) override {
+    collectives::RmsNormOperands operands = given;
+    operands.weight_type = options_.weight_type;
     collectives::expect_operands(operands, rows, max_rows_, hidden_, type_);
     cuda::RmsNormKnobs knobs;
     knobs.algorithm = algorithm_of(rows) == AllReduceAlgorithm::one_shot ? cuda::ExactAlgorithm::one_shot

@@ -141,6 +141,7 @@ runtime::Terms terms_of(const AllReduceRequest& request, const Setup& setup) {
     terms.add("eps", request.rms_norm->eps);
     add_source("residual", request.rms_norm->residual_path);
     add_source("weight", request.rms_norm->weight_path);
+    terms.add("weight_type", name_of(request.rms_norm->weight_type.value_or(request.type)));
   }
   add_source("tensors", request.a_path);
   return terms.add("verify", request.verify).add("repeat", request.repeat);

@@ -16,8 +16,9 @@ namespace imbrex::jobs {
 /// residual_out, PREFIX.residual.rank<r>.npy.
 struct RmsNormRequest {
   float eps = 1e-6f;
-  std::string residual_path;  ///< .npy, rows x cols; empty: from the seed
-  std::string weight_path;    ///< .npy, cols elements; empty: from the seed
+  std::string residual_path;             ///< .npy, rows x cols; empty: from the seed
+  std::string weight_path;               ///< .npy, cols elements; empty: from the seed
+  std::optional<Type> weight_type = {};  ///< not set: the tensors' type
 };
 
 struct AllReduceRequest {

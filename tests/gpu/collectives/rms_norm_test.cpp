@@ -76,13 +76,13 @@ class Rank {
         shift_(c.shift * size_of(c.base.type)),
         in_(own_.size(), shift_),
         residual_(data_.residual.size(), shift_),
-        weight_(data_.weight.size(), shift_),
+        weight_(data_.weight.size(), c.shift * size_of(c.base.weight())),
         sums_(own_.size(), shift_),
         out_(own_.size(), shift_),
         want_sums_(own_.size()),
         want_out_(own_.size()) {
-    const auto reference =
-        collectives::make_cpu_all_reduce_rms_norm(world, c.base.rows, c.base.hidden, c.base.type, {.eps = c.base.eps});
+    const auto reference = collectives::make_cpu_all_reduce_rms_norm(
+        world, c.base.rows, c.base.hidden, c.base.type, {.eps = c.base.eps, .weight_type = c.base.weight_type});
     (*reference)({own_.data(), c.base.residual ? data_.residual.data() : nullptr, data_.weight.data(),
                   want_sums_.data(), want_out_.data()},
                  c.base.rows);
@@ -98,7 +98,8 @@ class Rank {
   }
 
   collectives::RmsNormOperands operands() const {
-    return {in_.get(), c_.base.residual ? residual_.get() : nullptr, weight_.get(), sums().get(), out().get()};
+    return {in_.get(),          c_.base.residual ? residual_.get() : nullptr, weight_.get(), sums().get(), out().get(),
+            c_.base.weight_type};
   }
 
   void call(CudaCollectives& collectives, cudaStream_t stream) const {
@@ -162,6 +163,14 @@ std::vector<Case> all_cases() {
           const std::uint32_t warps = collectives::row_shape(hidden, type).threads / 32;
           for (const std::uint32_t cluster : {1u, 2u, 4u, 8u})
             if (warps % cluster == 0 && rows < 64) list.push_back({{rows, hidden, type}, {algorithm, 0, cluster}});
+          if (type == Type::fp32) continue;
+          // Weights of fp32: from whole 16 bytes on, from any element on, and of a row that a cluster shares.
+          const auto with = [&](bool residual, bool hostile) {
+            return RmsNormCase{rows, hidden, type, residual, hostile, 1e-6f, Type::fp32};
+          };
+          list.push_back({with(true, false), {algorithm}});
+          list.push_back({with(rows % 2 == 0, true), {algorithm}, true, 1});
+          if (warps % 4 == 0 && rows < 64) list.push_back({with(true, false), {algorithm, 0, 4}});
         }
   return list;
 }
@@ -186,10 +195,15 @@ TEST(GpuRmsNorm, ManyRowsThroughFewSlotsWithPauses) {
                {{40'000, 128, Type::fp16}, {ExactAlgorithm::two_shot, 8}, true, 1},
                {{50, 30'000, Type::fp32}, {ExactAlgorithm::two_shot}},
                {{900, 8192, Type::bf16}, {ExactAlgorithm::two_shot, 64, 4}, true},
+               {{900, 8192, Type::bf16, true, false, 1e-6f, Type::fp32}, {ExactAlgorithm::two_shot, 16}, true},
                {{120, 4096, Type::bf16}, {ExactAlgorithm::one_shot, 4}}},
               small, 2);
   }
-  run_cases(ranks, {{{3, 262144, Type::fp32}, {}}, {{9000, 2048, Type::fp32}, {}, true}}, {}, 2);
+  run_cases(ranks,
+            {{{3, 262144, Type::fp32}, {}},
+             {{3, 262144, Type::bf16, true, false, 1e-6f, Type::fp32}, {}, false, 1},
+             {{9000, 2048, Type::fp32}, {}, true}},
+            {}, 2);
 }
 
 TEST(GpuRmsNorm, TenThousandCallsFromAGraphWithPauses) {
@@ -202,6 +216,7 @@ TEST(GpuRmsNorm, TenThousandCallsFromAGraphWithPauses) {
                                    {{16, 4096, Type::bf16, true, true}, {}},
                                    {{700, 1024, Type::fp16}, {ExactAlgorithm::two_shot, 4}},
                                    {{30, 5000, Type::fp32}, {ExactAlgorithm::two_shot}},
+                                   {{12, 8192, Type::bf16, true, false, 1e-6f, Type::fp32}, {}},
                                    {{200, 2048, Type::bf16}, {ExactAlgorithm::two_shot, 8, 2}}};
   Trouble trouble;
   const int code = run_collectives(test::most_ranks(), options, 10, trouble,
@@ -248,6 +263,14 @@ TEST(GpuRmsNorm, PublicObjectsAndMistakes) {
           collectives.all_reduce_rms_norm(rank.operands(), 5, 3000, 1e-6f, Type::bf16, stream,
                                           {ExactAlgorithm::automatic, 0, 3});
         });
+        collectives::RmsNormOperands narrow = rank.operands();
+        narrow.weight_type = Type::fp16;
+        refused("weight_type = fp16: it must be fp32, or that of the rows, bf16",
+                [&] { collectives.all_reduce_rms_norm(narrow, 5, 3000, 1e-6f, Type::bf16, stream); });
+        narrow.weight_type = Type::fp32;
+        narrow.weight = static_cast<const std::byte*>(narrow.weight) + 2;
+        refused("is not aligned to an element of 4 bytes",
+                [&] { collectives.all_reduce_rms_norm(narrow, 5, 3000, 1e-6f, Type::bf16, stream); });
         collectives::RmsNormOperands far = rank.operands();
         far.residual = nullptr;
         far.in = reinterpret_cast<const void*>(std::uintptr_t{1} << 40);
@@ -261,6 +284,13 @@ TEST(GpuRmsNorm, PublicObjectsAndMistakes) {
         (*op)(rank.operands(), 5, stream);
         op->finish();
         if (const std::string fault = rank.fault(); !fault.empty()) t.add(fault);
+        Rank other(world, {{5, 3000, Type::bf16, true, false, 1e-6f, Type::fp32}, {}}, 4);
+        other.fill();
+        const auto wide = collectives::make_cuda_all_reduce_rms_norm(world, 5, 3000, Type::bf16,
+                                                                     {.eps = 1e-6f, .weight_type = Type::fp32});
+        (*wide)(other.operands(), 5, stream);
+        wide->finish();
+        if (const std::string fault = other.fault(); !fault.empty()) t.add("weight of fp32: " + fault);
         world.barrier();
       });
   expect_none(code, trouble);

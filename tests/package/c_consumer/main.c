@@ -213,10 +213,10 @@ static void sum(imbrex_world* world) {
     EXPECT(error <= report.largest_error && -error <= report.largest_error);
   }
   EXPECT_OK(imbrex_collective_destroy(collective));
-
   const float eps = 0;
-  const imbrex_rms_norm_options norm_options = {.size = sizeof norm_options, .eps = &eps, .device = IMBREX_CPU};
-  EXPECT_OK(imbrex_all_reduce_rms_norm_make(world, 1, COUNT, IMBREX_FP32, &norm_options, &collective));
+  const imbrex_type fp32 = IMBREX_FP32;
+  const imbrex_rms_norm_options norms = {.size = sizeof norms, .eps = &eps, .device = IMBREX_CPU, .weight_type = &fp32};
+  EXPECT_OK(imbrex_all_reduce_rms_norm_make(world, 1, COUNT, IMBREX_FP32, &norms, &collective));
   for (int i = 0; i < COUNT; ++i) in[i] = i % 2 == 0 ? 2 : -2, weight[i] = (float)(i % 3);
   const imbrex_operand with_norm[] = {{"in", vector(in, COUNT)},
                                       {"weight", vector(weight, COUNT)},

@@ -15,7 +15,7 @@ _convert = torch.ops.prims.convert_element_type.default
 
 @dataclass(frozen=True)
 class Norm:
-    """RMSNorm of the rows of `total`: `result` = total / rms(total) * weight."""
+    """RMSNorm of the rows of `total`: `result` = total / rms(total) * weight, which is fp32 or of the rows' dtype."""
 
     total: Node
     weight: Node
@@ -35,6 +35,12 @@ def _converted(node: Node, dtype: torch.dtype) -> Node:
     """What a node becomes in a dtype: itself, where it has that or is used otherwise."""
     user = _only_user(node)
     return user if user is not None and _takes(user, _convert) and user.args[1] == dtype else node
+
+
+def _unwidened(weight: Node, dtype: torch.dtype) -> Node:
+    """What a weight was before it became fp32, which changes no value: itself, where it was not of that dtype."""
+    before = weight.args[0] if _takes(weight, _convert) and weight.args[1] == torch.float32 else weight
+    return before if isinstance(before, Node) and value(before).dtype == dtype else weight
 
 
 def _scaled_by(node: Node) -> tuple[Node, Node] | None:
@@ -69,9 +75,11 @@ def _norm_of(total: Node, wide: Node) -> Norm | None:
         scaled = _scaled_by(_converted(normal, dtype))
         if scaled is None:
             continue
-        result = _converted(scaled[0], dtype)
-        if value(result).dtype == dtype == value(scaled[1]).dtype and value(result).shape == value(total).shape:
-            return Norm(total, scaled[1], eps, result)
+        result, weight = _converted(scaled[0], dtype), _unwidened(scaled[1], dtype)
+        if value(result).dtype != dtype or value(result).shape != value(total).shape:
+            continue
+        if value(weight).dtype in (dtype, torch.float32):
+            return Norm(total, weight, eps, result)
     return None
 
 

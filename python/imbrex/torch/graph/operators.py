@@ -241,7 +241,9 @@ def _all_reduce_rms_norm(
     def normalised(total: Tensor) -> tuple[Tensor, Tensor]:
         if residual is not None:
             total = total + residual
-        return torch.nn.functional.rms_norm(total, (total.shape[-1],), weight, eps), total
+        # In the weight's dtype, which may be fp32 beside rows of fewer bits: torch (2.15) warns where they differ.
+        normal = torch.nn.functional.rms_norm(total.to(weight.dtype), (total.shape[-1],), weight, eps)
+        return normal.to(total.dtype), total
 
     def ours(is_joined: bool) -> tuple[Tensor, Tensor]:
         if a[0].shape[0] > _ROWS_WITH_NORM:
@@ -253,7 +255,7 @@ def _all_reduce_rms_norm(
         name,
         group,
         site,
-        (a, b, _signature(bias, *counts, residual is None, eps)),
+        (a, b, _signature(bias, *counts, residual is None, weight.dtype, eps)),
         0,
         lambda: _is_worth_joining(a, b, size_of(group)),
         ours,

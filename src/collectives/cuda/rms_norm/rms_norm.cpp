@@ -94,6 +94,7 @@ void CudaCollectives::all_reduce_rms_norm(const collectives::RmsNormOperands& op
                                           const RmsNormKnobs& knobs) {
   expect_alive();
   validate(AllReduceRmsNormOptions{.eps = eps}, rows, hidden);
+  collectives::expect_weight_type(operands.weight_type, type);
   collectives::expect_operands(operands, rows, rows, hidden, type);
   IMBREX_EXPECTS(knobs.blocks <= max_comm_blocks, "{} blocks: at most {}", knobs.blocks, max_comm_blocks);
   if (rows == 0) return;
@@ -110,6 +111,7 @@ void CudaCollectives::all_reduce_rms_norm(const collectives::RmsNormOperands& op
   a.row = collectives::row_shape(hidden, type);
   a.hidden = static_cast<float>(hidden);
   a.eps = eps;
+  a.fp32_weight = type != Type::fp32 && operands.weight_type == Type::fp32;
   a.piece = ceil_div(a.rows, comm_.ranks);
   const bool one_shot =
       knobs.algorithm == ExactAlgorithm::one_shot ||

@@ -24,6 +24,7 @@ struct RmsNormArgs {
   std::uint32_t cluster;        ///< blocks that share a row's threads; more than 1: `groups` is 1
   std::uint32_t chunks;         ///< two_shot: that each cluster deals with, of `groups` rows of every piece
   std::uint32_t slots;          ///< two_shot: chunks that a block's slots hold
+  bool fp32_weight;             ///< the weight is fp32, and the rows are not
 };
 
 inline constexpr std::uint32_t most_row_blocks = 8;

@@ -59,7 +59,7 @@ class RowWork {
         well_(begins_well(c_)) {
 #pragma unroll
     for (std::uint32_t k = 0; k < strip; ++k)
-      if (has(0, k)) weight_[k] = load_elements<type>(row_of(a_.weight, 0), packet_of(0, k));
+      if (has(0, k) && !a_.fp32_weight) weight_[k] = load_elements<type>(row_of(a_.weight, 0), packet_of(0, k));
   }
 
   __device__ __forceinline__ std::uint32_t packet_of(std::uint32_t first, std::uint32_t k) const {
@@ -81,6 +81,29 @@ class RowWork {
 
   __device__ __forceinline__ VectorView row_of(const void* matrix, std::uint64_t row) const {
     return view(static_cast<const std::byte*>(matrix) + row * a_.row_bytes, a_.row_bytes);
+  }
+
+  /// The weights of packet `q` of a row, number k of a strip. Those of fp32 beside shorter elements would take twice
+  /// the registers, which spills: they are read again for each row, by loads that leave them in L1.
+  template <typename Visit>
+  __device__ __forceinline__ void each_weight(std::uint32_t q, std::uint32_t k, Visit&& visit) const {
+    if constexpr (type != Type::fp32) {
+      if (a_.fp32_weight) {
+        const VectorView weight = view(a_.weight, 2 * a_.row_bytes);
+#pragma unroll
+        for (std::uint32_t half = 0; half < 2; ++half) {
+          const std::uint64_t four = 2 * std::uint64_t{q} + half;
+          uint4 loaded{};
+          if (weight.whole(four))
+            loaded = *reinterpret_cast<const uint4*>(weight.first + four * packet_bytes);
+          else if (four * packet_bytes < weight.bytes)
+            loaded = load_elements<Type::fp32>(weight, four);
+          Elements<Type::fp32>::each(loaded, visit);
+        }
+        return;
+      }
+    }
+    Elements<type>::each(single_ ? weight_[k] : load_elements<type>(row_of(a_.weight, 0), q), visit);
   }
 
   __device__ __forceinline__ std::uint32_t peer_of(std::uint32_t i) const {
@@ -195,7 +218,7 @@ class RowWork {
         float values[Elements<type>::count];
         int i = 0, j = 0;
         Elements<type>::each(single_ ? kept(k) : load_elements<type>(x, q), [&](float v) { values[i++] = v; });
-        Elements<type>::each(single_ ? weight_[k] : load_elements<type>(row_of(a_.weight, 0), q), [&](float w) {
+        each_weight(q, k, [&](float w) {
           values[j] = collectives::normalised(values[j], scale, w);
           ++j;
         });
@@ -211,7 +234,7 @@ class RowWork {
   std::uint32_t group_, thread_, turn_ = 0;
   bool single_;               ///< a row is one strip
   bool well_;                 ///< nothing is sent otherwise
-  uint4 weight_[strip] = {};  ///< of a single strip
+  uint4 weight_[strip] = {};  ///< of a single strip, but for fp32_weight
 };
 
 /// Slots: [source][row][packet].
