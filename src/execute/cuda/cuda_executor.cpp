@@ -274,9 +274,10 @@ class CudaExecutor final : public Executor {
     const cuda::AsksDuringCaptures asks;
     if (cuda::runs_by_libraries(tasks->frame())) return turns_->prepare(lanes_of(*tasks->whole()));
     cuda::Surveyed surveyed = cuda::survey(*tasks, world_.rank());
+    const cuda::TileCounts leading = cuda::leading_tiles(*tasks, surveyed.tables, [&] { return tasks_of(plan, 0); });
     pool_->collect();
-    return pool_->lend(std::make_unique<cuda::CudaExecution>(
-        *pool_, std::move(tasks), std::move(surveyed), world_.rank() == 0 ? nullptr : tasks_of(plan, 0), tables_));
+    return pool_->lend(
+        std::make_unique<cuda::CudaExecution>(*pool_, std::move(tasks), std::move(surveyed), leading, tables_));
   }
 
   static void expect_reachable(plan::TaskStream& tasks) {

@@ -57,6 +57,15 @@ class FusedScatter final : public StreamedStrategy {
         b_.add(rank, compute_, signal_task({{arrived_[index(rank)], count}}, {}));
   }
 
+  // Each rank goes through the areas from its own on, in one direction.
+  bool ranks_are_alike() const override {
+    const Area& first = areas_.front();
+    return !spanning_ && !copies_ && b_.knobs().order != TileOrder::naive &&
+           std::all_of(areas_.begin(), areas_.end(), [&](const Area& area) {
+             return area.rows.size == first.rows.size && area.cols.size == first.cols.size;
+           });
+  }
+
  private:
   static std::size_t index(std::int64_t i) { return static_cast<std::size_t>(i); }
   int ranks() const { return b_.ranks(); }
