@@ -37,7 +37,7 @@ double cost(const KernelVariant& kernel, const TileCounts& tiles, ClusterMode cl
 
 }  // namespace
 
-// As Pairs makes them: blocks that share K ignore the pairs of a plan for others.
+// As Pairs makes them: kernels with split-K within a cluster ignore the pairs of a plan for others.
 std::size_t count_beside_idle(const TileShape& shape, const TileCounts& tiles, ClusterMode cluster) {
   if (shape.cluster == 1) return 0;
   return shape.sharing == Sharing::k && cluster != ClusterMode::share_k ? tiles.all : tiles.alone;
