@@ -59,11 +59,7 @@ class FusedScatter final : public StreamedStrategy {
 
   // Each rank goes through the areas from its own on, in one direction.
   bool ranks_are_alike() const override {
-    const Area& first = areas_.front();
-    return !spanning_ && !copies_ && b_.knobs().order != TileOrder::naive &&
-           std::all_of(areas_.begin(), areas_.end(), [&](const Area& area) {
-             return area.rows.size == first.rows.size && area.cols.size == first.cols.size;
-           });
+    return !spanning_ && !copies_ && b_.knobs().order != TileOrder::naive && are_of_one_size(areas_);
   }
 
  private:

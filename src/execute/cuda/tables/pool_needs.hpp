@@ -36,7 +36,7 @@ struct PoolNeeds {
   std::size_t heap_bytes() const;
 };
 
-/// Of a pool's state in the heap.
+/// Bytes of a pool's state in the heap.
 inline constexpr std::size_t pool_state_bytes = sizeof(device::State) + sizeof(CopyState);
 
 }  // namespace imbrex::cuda

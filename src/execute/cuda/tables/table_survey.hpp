@@ -31,7 +31,7 @@ class TableSurvey {
   };
   const Sizes& sizes() const { return sizes_; }
 
-  /// Of the rank's tasks.
+  /// The rank's own.
   const TileCounts& tiles() const { return tiles_; }
   int rank() const { return rank_; }
   /// Whether copy engines run some of them.
