@@ -75,16 +75,13 @@ Stages take_stages(const Problem& problem, cuda::TableMemory& memory, plan::Cand
     return stages;
   }
   tasks = surveyed->tables.sizes().tasks;
-  // As an execution does: where either is allowed, for kernels with clusters and without.
-  std::vector<int> clusters{chosen.knobs.cluster};
-  if (chosen.knobs.cluster == 0) clusters = {2, 1};
-  std::vector<cuda::RankTable> tables;
+  const int cluster = chosen.knobs.cluster == 1 ? 1 : 2;
+  cuda::RankTable table;
   stages.translate = microseconds([&] {
-    for (const int cluster : clusters)
-      tables.push_back(cuda::translate(*stream, surveyed->tables, surveyed->layout, 0, {}, 0,
-                                       {chosen.knobs.tile_m, chosen.knobs.tile_n, cluster, true}, memory.take()));
+    table = cuda::translate(*stream, surveyed->tables, surveyed->layout, 0, {}, 0,
+                            {chosen.knobs.tile_m, chosen.knobs.tile_n, cluster, true}, memory.take());
   });
-  for (cuda::RankTable& table : tables) memory.give_back(std::move(table));
+  memory.give_back(std::move(table));
   return stages;
 }
 

@@ -36,11 +36,12 @@ bool are_of_a_kind(const Problem& x, const Problem& y) { return x.op == y.op && 
 
 // The nearest number of ranks, as a ratio, and of two the larger, of which there are records of the problem's kind; its
 // own if there are none.
-int nearest_ranks(const records::Records& records, const Problem& problem) {
+template <typename F>
+int nearest_ranks(const std::vector<records::Record>& records, const Problem& problem, F&& counts) {
   int best = problem.ranks;
   double least = std::numeric_limits<double>::infinity();
-  for (const records::Record& r : records.list) {
-    if (!are_of_a_kind(r.problem, problem)) continue;
+  for (const records::Record& r : records) {
+    if (!are_of_a_kind(r.problem, problem) || !counts(r)) continue;
     const double away = log_ratio(r.problem.ranks, problem.ranks);
     if (away > least || (away == least && r.problem.ranks <= best)) continue;
     best = r.problem.ranks;
@@ -101,16 +102,36 @@ std::optional<plan::Candidate> suited(plan::Candidate candidate, const Problem& 
   return candidate;
 }
 
-}  // namespace
-
-std::optional<plan::Candidate> measured_plan(const records::Records& records, const Problem& problem,
-                                             std::optional<Strategy> strategy) {
+const records::Record* find_measured(const std::vector<records::Record>& records, const Problem& problem,
+                                     std::optional<Strategy> strategy, bool copies) {
   const records::Record* measured = nullptr;
-  for (const records::Record& r : records.list)
-    if (strategy.value_or(r.candidate.strategy) == r.candidate.strategy && is_measured(r, problem) &&
+  for (const records::Record& r : records)
+    if ((copies || !copies_between_ranks(r.candidate)) &&
+        strategy.value_or(r.candidate.strategy) == r.candidate.strategy && is_measured(r, problem) &&
         (measured == nullptr ||
          (measured->problem.b_layout != problem.b_layout && r.problem.b_layout == problem.b_layout)))
       measured = &r;
+  return measured;
+}
+
+}  // namespace
+
+bool copies_between_ranks(const plan::Candidate& c) {
+  return c.strategy == Strategy::fused && c.knobs.transport != Transport::store;
+}
+
+KnownPlans::KnownPlans(const records::Records& records, const Machine& machine)
+    : records_(&records), machine_(&machine) {
+  for (const records::Record& r : records.list) {
+    const double ratio =
+        quick_seconds(r.problem, r.candidate, machine) / quick_seconds(r.problem, library_sequence(r.problem), machine);
+    errors_.push_back(std::log(r.seconds / r.sequential_seconds / ratio));
+  }
+}
+
+std::optional<plan::Candidate> measured_plan(const records::Records& records, const Problem& problem,
+                                             std::optional<Strategy> strategy, bool copies) {
+  const records::Record* measured = find_measured(records.list, problem, strategy, copies);
   if (measured == nullptr) return std::nullopt;
   return measured->candidate;
 }
@@ -118,10 +139,18 @@ std::optional<plan::Candidate> measured_plan(const records::Records& records, co
 std::optional<plan::Candidate> choose_alike(const records::Records& records, const Problem& problem,
                                             std::optional<Strategy> strategy, const Machine& machine, bool hopper,
                                             bool other_ranks) {
+  return choose_alike(KnownPlans(records, machine), problem, strategy, hopper, other_ranks);
+}
+
+std::optional<plan::Candidate> choose_alike(const KnownPlans& of_gpu, const Problem& problem,
+                                            std::optional<Strategy> strategy, bool hopper, bool other_ranks,
+                                            bool copies) {
+  const Machine& machine = of_gpu.machine();
+  const auto counts = [&](const records::Record& r) { return copies || !copies_between_ranks(r.candidate); };
   const auto eligible = [&](const records::Record& r) {
     return strategy.value_or(r.candidate.strategy) == r.candidate.strategy;
   };
-  if (const auto measured = measured_plan(records, problem, strategy)) return measured;
+  if (const auto* measured = find_measured(of_gpu.list(), problem, strategy, copies)) return measured->candidate;
 
   struct Near {
     plan::Candidate candidate;
@@ -132,17 +161,18 @@ std::optional<plan::Candidate> choose_alike(const records::Records& records, con
   const plan::Candidate sequence = library_sequence(problem);
   // Where there is one rank, nothing travels.
   const bool borrows = other_ranks && problem.ranks > 1;
-  const Problem known = borrows ? among(problem, nearest_ranks(records, problem)) : problem;
+  const Problem known = borrows ? among(problem, nearest_ranks(of_gpu.list(), problem, counts)) : problem;
   const bool borrowed = known.ranks != problem.ranks;
   bool has_own = false;
-  for (const records::Record& r : records.list) {
+  for (std::size_t i = 0; i < of_gpu.list().size(); ++i) {
+    const records::Record& r = of_gpu.list()[i];
+    if (!counts(r)) continue;
     has_own |= kind_of(r.candidate) == own_collectives && r.problem.op == problem.op && r.problem.ranks == known.ranks;
     const std::optional<double> distance = distance_to(r, known, borrowed);
     if (!distance || !eligible(r)) continue;
     const double w = std::exp(-*distance);
     const Kind kind = kind_of(r.candidate);
-    const double ratio = quick_seconds(r.problem, r.candidate, machine) / quick_seconds(r.problem, sequence, machine);
-    error[kind] += w * std::log(r.seconds / r.sequential_seconds / ratio);
+    error[kind] += w * of_gpu.error(i);
     weight[kind] += w;
     if (const auto candidate = suited(r.candidate, problem, machine, hopper)) nears.push_back({*candidate, *distance});
   }

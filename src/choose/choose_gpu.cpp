@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
+#include <mutex>
 #include <span>
 #include <string>
 #include <string_view>
@@ -38,8 +40,14 @@ const Machine& four_h200() {
   return machine;
 }
 
-bool copies_between_ranks(const plan::Candidate& c) {
-  return c.strategy == Strategy::fused && c.knobs.transport != Transport::store;
+// The GPU's records, and what is known of them, worked out once in this process. Any thread may call it.
+const KnownPlans& known_plans_of(const std::string& gpu) {
+  static std::mutex lock;
+  static std::map<std::string, KnownPlans> known;
+  const std::lock_guard guard(lock);
+  const auto found = known.find(gpu);
+  return found != known.end() ? found->second
+                              : known.emplace(gpu, KnownPlans(records::records_of(gpu), four_h200())).first->second;
 }
 
 // What the tables of these GPUs do not know, others of Hopper take from the H200's: tensor cores and links are the
@@ -48,21 +56,14 @@ bool copies_between_ranks(const plan::Candidate& c) {
 std::optional<plan::Candidate> measured_choice(const GpuKind& gpus, const Problem& problem,
                                                std::optional<Strategy> strategy, Reason* reason) {
   const bool hopper = gpus.major == 9;
-  const auto ask_of = [&](const records::Records& records, const std::string& gpu, bool other_ranks) {
-    const auto chosen = choose_alike(records, problem, strategy, four_h200(), hopper, other_ranks);
+  const auto ask = [&](const std::string& gpu, bool other_ranks) {
+    const auto chosen = choose_alike(known_plans_of(gpu), problem, strategy, hopper, other_ranks, gpus.copies);
     if (chosen && reason != nullptr)
-      reason->basis = measured_plan(records, problem, strategy)
+      reason->basis = measured_plan(records::records_of(gpu), problem, strategy, gpus.copies)
                           ? fmt::format("measured as the fastest for this size on {}", gpu)
                           : fmt::format("the fastest by what was measured for sizes {} it on {}",
                                         other_ranks ? "and ranks other than" : "like", gpu);
     return chosen;
-  };
-  const auto ask = [&](const std::string& gpu, bool other_ranks) {
-    const records::Records& all = records::records_of(gpu);
-    if (gpus.copies) return ask_of(all, gpu, other_ranks);
-    records::Records some = all;
-    std::erase_if(some.list, [](const records::Record& r) { return copies_between_ranks(r.candidate); });
-    return ask_of(some, gpu, other_ranks);
   };
   for (const bool other_ranks : {false, true}) {
     if (auto chosen = ask(gpus.name, other_ranks)) return chosen;

@@ -54,6 +54,10 @@ class HeapLayout {
 
   PlanShare share() const;
 
+  /// Gives a buffer in the heap no room of its own: it lies elsewhere in the heap, at a place that only a run knows.
+  /// Before share and lie_in_halves.
+  void leave_out(int buffer) { places_[static_cast<std::size_t>(buffer)].stride = 0; }
+
   /// Places the plan in memory for two such shares, its own of which `half` holds: all its buffers and counters lie in
   /// the first half in even epochs, in the second in odd ones. base() means nothing then: other plans post there, too.
   void lie_in_halves(const PlanShare& half);

@@ -6,6 +6,9 @@
 namespace imbrex::machine {
 
 const TileRate& nearest_tile(const Machine& machine, double tile_m, double tile_n) {
+  // NOTE: nearly always the very tile is there. Logarithms were most of what choosing a plan took.
+  for (const TileRate& tile : machine.tiles)
+    if (static_cast<double>(tile.tile_m) == tile_m && static_cast<double>(tile.tile_n) == tile_n) return tile;
   const auto distance = [&](const TileRate& tile) {
     return std::abs(std::log(static_cast<double>(tile.tile_m) / tile_m)) +
            std::abs(std::log(static_cast<double>(tile.tile_n) / tile_n));

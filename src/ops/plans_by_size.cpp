@@ -2,7 +2,19 @@
 
 #include <algorithm>
 
+#include "plan/problem.hpp"
+
 namespace imbrex::ops {
+
+std::vector<std::int64_t> sizes_to_survey(const Problem& largest) {
+  std::vector<std::int64_t> sizes;
+  const std::int64_t unit = plan::splits_m(largest.op) ? largest.ranks : 1;
+  for (std::int64_t units = largest.m / unit; units > 0; units /= 2) {
+    sizes.push_back(units * unit);
+    if (units >= 4) sizes.push_back((units - units / 4) * unit);
+  }
+  return sizes;
+}
 
 bool PlansBySize::has(std::int64_t m) const {
   return std::any_of(kept_.begin(), kept_.end(), [&](const Kept& kept) { return kept.m == m; });

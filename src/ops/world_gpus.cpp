@@ -159,12 +159,7 @@ void WorldGpus::prepare_any_m(World& world, GpuOperation& operation) {
   });
   const auto survey = [&] {
     std::vector<cuda::PlanToRun> plans;
-    // Other plans serve fewer rows, and may take more memory.
-    const std::int64_t unit = plan::splits_m(largest.op) ? largest.ranks : 1;
-    for (std::int64_t units = largest.m / unit; units > 0; units /= 2) {
-      plans.push_back(plan_of(largest, operation.request, units * unit));
-      if (units >= 4) plans.push_back(plan_of(largest, operation.request, (units - units / 4) * unit));
-    }
+    for (const std::int64_t m : sizes_to_survey(largest)) plans.push_back(plan_of(largest, operation.request, m));
     return plans;
   };
   operation.plans = cuda::pool_plans(*executor, survey, [this] {
@@ -185,9 +180,10 @@ void WorldGpus::prepare_any_m(World& world, GpuOperation& operation) {
 }
 
 // Drops plans whose last calls are longest ago, of whatever operation, where the tables of all that are kept would take
-// more of the GPU than `most`. The same on every rank, whose tables differ a little: by what a tile takes in two tasks.
+// more of the GPU than most_table_bytes. The same on every rank, whose tables differ a little: by what a tile takes in
+// two tasks.
 void WorldGpus::make_room(const Problem& problem) {
-  constexpr double most = 14 << 20, tile = 128 * 128, bytes_of_tile = 512;
+  constexpr double most = most_table_bytes, tile = 128 * 128, bytes_of_tile = 512;
   const auto bytes_of = [&](const Problem& of, std::int64_t m) {
     const std::int64_t columns = of.n + of.more_n[0] + of.more_n[1];
     return static_cast<double>(m) * static_cast<double>(columns) / tile * bytes_of_tile;

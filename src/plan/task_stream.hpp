@@ -41,6 +41,10 @@ class TaskStream {
   /// Whether a strategy makes the tasks, so that they keep the format's rules, and may be one rank's only.
   virtual bool made() const { return false; }
 
+  /// Whether the plan's other ranks have the same tiles in the same order, but for whose rows or columns they are, so
+  /// that as many of them have mates. False where that is not known.
+  virtual bool ranks_are_alike() const { return false; }
+
   /// Calls `visit` for every task: of each queue in its order, of a rank's compute queues one after the other. Each
   /// call brings the same tasks.
   virtual void for_each(const TaskVisit& visit) = 0;

@@ -49,10 +49,9 @@ struct Choice {
     for (const KernelVariant& k : variants) kernels.tensor_core.push_back(&k);
     const auto tasks = plan::make_rank_tasks(problem, Strategy::fused, knobs, 0);
     const cuda::Surveyed surveyed = cuda::survey(*tasks, 0);
-    cuda::TableMemory memory;
-    cuda::RankTables tables(*tasks, surveyed.tables, surveyed.layout, 0, {}, 0, memory);
     try {
-      return std::string(cuda::choose_kernel(tasks->frame(), surveyed.tables, tables, kernels, options).name);
+      return std::string(
+          cuda::choose_kernel(tasks->frame(), surveyed.tables, surveyed.tables.tiles(), kernels, options).name);
     } catch (const Error& error) {
       EXPECT_EQ(error.code(), ErrorCode::invalid_input);
       return error.what();

@@ -98,12 +98,9 @@ void prepare_everywhere(const Problem& problem, std::vector<std::unique_ptr<Pool
         expect_alike(ranks.back().surveyed.layout, ranks.front().surveyed.layout, ranks.front().tasks->frame()));
   }
   Prepared& first = ranks.front();
-  cuda::TableMemory memory;
-  cuda::RankTables tables(*first.tasks, first.surveyed.tables, first.surveyed.layout, 0, test::pretend_heap(0),
-                          first.offset, memory);
   const cuda::Kernels list = test::kernels_for(kernels(), problem.type);
   const cuda::KernelVariant& kernel =
-      cuda::choose_kernel(first.tasks->frame(), first.surveyed.tables, tables, list, {});
+      cuda::choose_kernel(first.tasks->frame(), first.surveyed.tables, first.surveyed.tables.tiles(), list, {});
   Posts posts;
   for (int r = 0; r < problem.ranks; ++r) {
     Prepared& own = ranks[static_cast<std::size_t>(r)];

@@ -157,11 +157,9 @@ std::string kernel_of(plan::TaskStream& tasks, const KernelList& list) {
   const Plan& frame = tasks.frame();
   if (cuda::runs_by_libraries(frame) && !cuda::runs_in_lanes(frame)) return std::string(cuda::library_name);
   constexpr int rank = 0;
-  const cuda::Surveyed surveyed = cuda::survey(tasks, rank);
-  cuda::TableMemory memory;
-  cuda::RankTables tables(tasks, surveyed.tables, surveyed.layout, rank, {}, 0, memory);
+  const cuda::TableSurvey survey = cuda::survey(tasks, rank).tables;
   return std::string(
-      cuda::choose_kernel(frame, surveyed.tables, tables, kernels_for(list, frame.problem.type), {}).name);
+      cuda::choose_kernel(frame, survey, survey.tiles(), kernels_for(list, frame.problem.type), {}).name);
 }
 
 }  // namespace imbrex::test

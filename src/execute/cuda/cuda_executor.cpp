@@ -77,11 +77,9 @@ class CudaExecutor final : public Executor {
         if (cuda::runs_by_libraries(tasks->frame()))
           by_libraries.push_back(lanes_of(*tasks->whole()));
         else
-          add(needs, *tasks), ++by_kernels;
+          needs.add(*tasks, world_.rank(), options_.timeline), ++by_kernels;
       }
-      // Plans of sizes between those may take a little more.
-      needs.share.bytes += needs.share.bytes / 8 / execute::HeapLayout::alignment * execute::HeapLayout::alignment;
-      needs.share.counters += needs.share.counters / 4;
+      needs.leave_room();
       return execute::terms_of(*tasks_of(plans.front(), world_.rank()))
           .add("plans of libraries", by_libraries.size())
           .add("plans of kernels", by_kernels)
@@ -188,20 +186,6 @@ class CudaExecutor final : public Executor {
     if (libraries_ == nullptr) libraries_ = cuda::make_libraries(world_, calls_, device_, options_.ranks_per_gpu);
   }
 
-  void add(cuda::PoolNeeds& needs, plan::TaskStream& tasks) const {
-    const cuda::Surveyed surveyed = cuda::survey(tasks, world_.rank());
-    const cuda::TableSurvey::Sizes& sizes = surveyed.tables.sizes();
-    // Tiles may get a mate that stores nothing, and a timeline.
-    const std::size_t task_bytes = 2 * sizeof(cuda::TaskEntry) + (options_.timeline ? 2 * sizeof(cuda::TaskTimes) : 0),
-                      bytes = sizes.tasks * task_bytes + 2 * sizes.waits * sizeof(cuda::WaitEntry) +
-                              2 * sizes.regions * sizeof(cuda::RegionEntry) + sizes.posts * sizeof(cuda::PostEntry);
-    const Buffer& out = tasks.frame().buffers[plan::buffer_out];
-    needs.share = needs.share.joined(surveyed.layout.share());
-    needs.table_bytes = std::max(needs.table_bytes, bytes);
-    needs.out_bytes = std::max(needs.out_bytes, static_cast<std::size_t>(out.rows * out.cols) * size_of(out.type));
-    needs.out_in_heap = needs.out_in_heap || surveyed.layout.in_heap(plan::buffer_out);
-  }
-
   // Every rank looks at every rank's part, so that all refuse alike.
   cuda::LanePlan lanes_of(const Plan& plan) const {
     cuda::LanePlan lanes;
@@ -274,9 +258,10 @@ class CudaExecutor final : public Executor {
     const cuda::AsksDuringCaptures asks;
     if (cuda::runs_by_libraries(tasks->frame())) return turns_->prepare(lanes_of(*tasks->whole()));
     cuda::Surveyed surveyed = cuda::survey(*tasks, world_.rank());
+    const cuda::TileCounts leading = cuda::leading_tiles(*tasks, surveyed.tables, [&] { return tasks_of(plan, 0); });
     pool_->collect();
-    return pool_->lend(std::make_unique<cuda::CudaExecution>(
-        *pool_, std::move(tasks), std::move(surveyed), world_.rank() == 0 ? nullptr : tasks_of(plan, 0), tables_));
+    return pool_->lend(
+        std::make_unique<cuda::CudaExecution>(*pool_, std::move(tasks), std::move(surveyed), leading, tables_));
   }
 
   static void expect_reachable(plan::TaskStream& tasks) {

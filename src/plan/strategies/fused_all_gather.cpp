@@ -70,6 +70,12 @@ class FusedAllGather final : public StreamedStrategy {
     }
   }
 
+  // Shards are equally high, and each rank begins with its own. Tiles that span them all wait, and come in one order
+  // but where those that are complete first go first.
+  bool ranks_are_alike() const override {
+    return b_.knobs().order != (b_.knobs().span_shards ? TileOrder::owner_major : TileOrder::naive);
+  }
+
  private:
   // A block of an output: of the product of that number.
   struct OutputBlock {

@@ -57,6 +57,11 @@ class FusedScatter final : public StreamedStrategy {
         b_.add(rank, compute_, signal_task({{arrived_[index(rank)], count}}, {}));
   }
 
+  // Each rank goes through the areas from its own on, in one direction.
+  bool ranks_are_alike() const override {
+    return !spanning_ && !copies_ && b_.knobs().order != TileOrder::naive && are_of_one_size(areas_);
+  }
+
  private:
   static std::size_t index(std::int64_t i) { return static_cast<std::size_t>(i); }
   int ranks() const { return b_.ranks(); }

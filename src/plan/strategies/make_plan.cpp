@@ -52,6 +52,7 @@ class MadeTasks final : public plan::TaskStream {
 
   const Plan& frame() const override { return strategy_->builder().plan(); }
   bool made() const override { return true; }
+  bool ranks_are_alike() const override { return strategy_->ranks_are_alike(); }
   void for_each(const plan::TaskVisit& visit) override {
     strategy_->builder().hand_over(visit, [&] { strategy_->add_tasks(); });
   }

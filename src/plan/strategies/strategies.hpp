@@ -32,6 +32,8 @@ class StreamedStrategy {
 
   /// Adds all tasks to the builder: each call the same ones.
   virtual void add_tasks() = 0;
+  /// As TaskStream's.
+  virtual bool ranks_are_alike() const = 0;
   /// Throws Error(invalid_input) unless a plan may keep them.
   void expect_room() const { b_.expect_kept(counts_); }
   Builder& builder() { return b_; }

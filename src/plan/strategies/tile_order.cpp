@@ -97,6 +97,12 @@ int scatter_turn(int owner, int ranks, int rank) { return (owner - rank + ranks 
 
 }  // namespace
 
+bool are_of_one_size(const std::vector<Area>& areas) {
+  return std::all_of(areas.begin(), areas.end(), [&](const Area& area) {
+    return area.rows.size == areas.front().rows.size && area.cols.size == areas.front().cols.size;
+  });
+}
+
 RankTiles spanning_tiles(const Extent& product, const std::vector<Area>& areas, const Knobs& knobs) {
   std::vector<int> next(areas.size());
   RankTiles all;

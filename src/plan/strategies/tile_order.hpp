@@ -23,6 +23,8 @@ struct Area {
   Range rows, cols;
 };
 
+bool are_of_one_size(const std::vector<Area>& areas);
+
 /// A block and the index of its area.
 struct OwnedBlock {
   Block block;

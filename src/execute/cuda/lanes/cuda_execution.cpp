@@ -77,7 +77,7 @@ CudaExecution::CudaExecution(World& world, runtime::CudaHeap& heap, StreamCalls&
 }
 
 CudaExecution::CudaExecution(CudaPool& pool, std::unique_ptr<plan::TaskStream> tasks, Surveyed surveyed,
-                             std::unique_ptr<plan::TaskStream> leading, TableMemory& memory)
+                             const TileCounts& leading, TableMemory& memory)
     : CudaExecution(pool.world(), pool.heap(), pool.calls(), pool.device(), std::move(tasks), std::move(surveyed),
                     pool.options()) {
   pool_ = &pool;
@@ -87,7 +87,7 @@ CudaExecution::CudaExecution(CudaPool& pool, std::unique_ptr<plan::TaskStream> t
   state_offset_ = pool.state_offset();
   const std::size_t area = pool.place(layout_);
   offset_ = pool.offset(area);
-  take_pools_kernel(memory, leading.get());
+  take_pools_kernel(memory, leading);
   place_queues();
   const std::uint32_t* posts = upload();
   set_protocol();
@@ -121,13 +121,13 @@ void CudaExecution::agree_on_kernel(TableMemory& memory) {
       {listed.begin(), listed.end()}, &plain, runtime::gpu_of(device_).major, [&](const KernelVariant& k) {
         return workers_of(static_cast<const GemmKernel&>(k), device_, world_);
       }};
-  RankTables tables(*tasks_, survey_, layout_, world_.rank(), heap_.handle(), offset_, memory);
+  const KernelVariant* own = nullptr;
   // By number: other processes have the kernels elsewhere.
   const std::vector<std::int64_t> all = runtime::agree(world_, [&] {
     static_cast<void>(workers_of(plain, device_));
-    return runtime::Terms("a kernel for a plan")
-        .tell(std::find(listed.begin(), listed.end(), &choose_kernel(plan_, survey_, tables, kernels, options_)) -
-              listed.begin());
+    own = &choose_kernel(plan_, survey_, survey_.tiles(), kernels, options_);
+    table_ = table_for(own->shape, memory);
+    return runtime::Terms("a kernel for a plan").tell(std::find(listed.begin(), listed.end(), own) - listed.begin());
   });
   kernel_ = all.front() < std::ssize(listed) ? listed[static_cast<std::size_t>(all.front())] : &plain;
   const int most = workers_of(*kernel_, device_, world_);
@@ -137,24 +137,20 @@ void CudaExecution::agree_on_kernel(TableMemory& memory) {
                  "kernel '{}' runs {} blocks or pairs of them at once on this GPU, of which {} are for what "
                  "runs concurrently",
                  kernel_->name, most, beside_.strays);
-  table_ = tables.take(kernel_->shape);
+  if (kernel_ == own) return;
+  memory.give_back(std::exchange(static_cast<TableEntries&>(table_), {}));
+  table_ = table_for(kernel_->shape, memory);
 }
 
-// The same kernel, chosen by each rank as rank 0 would.
-void CudaExecution::take_pools_kernel(TableMemory& memory, plan::TaskStream* leading) {
-  const Kernels& kernels = pool_->kernels(plan_.problem.type);
-  const auto choose = [&](plan::TaskStream& tasks, const TableSurvey& survey, int rank) {
-    RankTables tables(tasks, survey, layout_, rank, heap_.handle(), offset_, memory);
-    kernel_ = &static_cast<const GemmKernel&>(choose_kernel(tasks.frame(), survey, tables, kernels, options_));
-    return tables.take(kernel_->shape);
-  };
-  if (leading == nullptr) {
-    table_ = choose(*tasks_, survey_, world_.rank());
-  } else {
-    memory.give_back(choose(*leading, survey(*leading, 0).tables, 0));
-    table_ =
-        translate(*tasks_, survey_, layout_, world_.rank(), heap_.handle(), offset_, kernel_->shape, memory.take());
-  }
+RankTable CudaExecution::table_for(const TileShape& shape, TableMemory& memory) {
+  return translate(*tasks_, survey_, layout_, world_.rank(), heap_.handle(), offset_, shape, memory.take());
+}
+
+// The same kernel, chosen by each rank by the tiles of rank 0.
+void CudaExecution::take_pools_kernel(TableMemory& memory, const TileCounts& leading) {
+  kernel_ = &static_cast<const GemmKernel&>(
+      choose_kernel(plan_, survey_, leading, pool_->kernels(plan_.problem.type), options_));
+  table_ = table_for(kernel_->shape, memory);
   IMBREX_EXPECTS(table_.copies.empty(), "{}", refusal_of_copies_in_turns());
   const int most = workers_of(*kernel_, device_, world_);
   workers_ = workers_of_rank(*kernel_, most, options_.ranks_per_gpu, survey_.kept_free());

@@ -34,10 +34,10 @@ class CudaExecution final : public KernelExecution {
                 std::unique_ptr<plan::TaskStream> tasks, Surveyed surveyed, TableMemory& memory,
                 const CudaOptions& options, const Beside& beside = {});
   /// Not collective, and waits for no kernel: a plan that takes turns with others of the pool, which outlives it.
-  /// `leading`: rank 0's tasks, by which the kernel is chosen; null on rank 0, whose own they are. Throws
-  /// Error(invalid_input) where copy engines take part, or no kernel runs the plan: the same on every rank.
-  CudaExecution(CudaPool& pool, std::unique_ptr<plan::TaskStream> tasks, Surveyed surveyed,
-                std::unique_ptr<plan::TaskStream> leading, TableMemory& memory);
+  /// `leading`: rank 0's tiles, by which the kernel is chosen. Throws Error(invalid_input) where copy engines take
+  /// part, or no kernel runs the plan: the same on every rank.
+  CudaExecution(CudaPool& pool, std::unique_ptr<plan::TaskStream> tasks, Surveyed surveyed, const TileCounts& leading,
+                TableMemory& memory);
   /// One of a pool: nothing of it is under way any more.
   ~CudaExecution() override;
 
@@ -62,7 +62,8 @@ class CudaExecution final : public KernelExecution {
   std::vector<Span> spans() override;
 
   void agree_on_kernel(TableMemory& memory);
-  void take_pools_kernel(TableMemory& memory, plan::TaskStream* leading);
+  void take_pools_kernel(TableMemory& memory, const TileCounts& leading);
+  RankTable table_for(const TileShape& shape, TableMemory& memory);
   void place_queues();
   /// Returns where a plan that takes turns has the posts to its rank's signals.
   const std::uint32_t* upload();

@@ -7,6 +7,7 @@
 #include <span>
 #include <utility>
 
+#include "plan/operand_buffers.hpp"
 #include "runtime/agreement.hpp"
 #include "runtime/cuda/check.hpp"
 #include "runtime/cuda/device.hpp"
@@ -76,9 +77,8 @@ CudaPool::CudaPool(World& world, runtime::CudaHeap& heap, StreamCalls& calls, ru
     return runtime::Terms("memory for plans that take turns");
   });
   const auto in_heap = [this](std::size_t bytes) { return taken_.keep(heap_.allocate_or_grow(world_, bytes)); };
-  constexpr std::size_t state_bytes = sizeof(device::State) + sizeof(CopyState);
-  state_offset_ = in_heap(state_bytes);
-  heap_.keep(state_offset_, state_bytes);
+  state_offset_ = in_heap(pool_state_bytes);
+  heap_.keep(state_offset_, pool_state_bytes);
   if (needs.out_in_heap) {
     out_offset_ = in_heap(out_bytes_);
     has_out_ = true;
@@ -205,6 +205,7 @@ CudaPool::~CudaPool() {
 }
 
 std::size_t CudaPool::place(execute::HeapLayout& layout) {
+  layout.leave_out(plan::buffer_out);  // out() is for that
   const std::size_t area = plans_->place(layout);
   if (area == bases_.size()) {
     keep_counters(area);

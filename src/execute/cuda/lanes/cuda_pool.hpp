@@ -4,7 +4,6 @@
 
 #include <cuda_runtime_api.h>
 
-#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -15,6 +14,7 @@
 #include "execute/cuda/lanes/cuda_execution.hpp"
 #include "execute/cuda/lanes/table_arena.hpp"
 #include "execute/cuda/products/kernel_choice.hpp"
+#include "execute/cuda/tables/pool_needs.hpp"
 #include "execute/plan_pool.hpp"
 
 namespace imbrex::cuda {
@@ -24,24 +24,6 @@ int workers_of(const GemmKernel& kernel, int device);
 
 /// As above, of clusters that leave the world's sms_for_others alone.
 int workers_of(const GemmKernel& kernel, int device, const World& world);
-
-/// What the plans of a pool take at most, as far as is known when it is made.
-struct PoolNeeds {
-  execute::PlanShare share;
-  std::size_t table_bytes = 0;  ///< of one plan
-  std::size_t out_bytes = 0;    ///< of the largest output
-  bool out_in_heap = false;     ///< some plan's peers write it
-
-  /// What serves both.
-  PoolNeeds joined(const PoolNeeds& other) const {
-    return {share.joined(other.share), std::max(table_bytes, other.table_bytes), std::max(out_bytes, other.out_bytes),
-            out_in_heap || other.out_in_heap};
-  }
-  /// Tables aside: there is always room for more of these.
-  bool hold(const PoolNeeds& other) const {
-    return share.holds(other.share) && (!other.out_in_heap || (out_in_heap && out_bytes >= other.out_bytes));
-  }
-};
 
 class CudaPool : public std::enable_shared_from_this<CudaPool> {
  public:
@@ -85,7 +67,7 @@ class CudaPool : public std::enable_shared_from_this<CudaPool> {
   double gpu_to_host() const { return to_host_; }
   std::size_t state_offset() const { return state_offset_; }
 
-  /// As PlanPool's.
+  /// As PlanPool's, of all but the output.
   std::size_t place(execute::HeapLayout& layout);
   std::size_t offset(std::size_t area) const { return plans_->offset(area); }
   std::byte* take(std::size_t bytes) { return tables_->take(bytes, stream()); }

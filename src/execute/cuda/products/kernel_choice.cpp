@@ -7,6 +7,7 @@
 
 #include "base/check.hpp"
 #include "execute/cuda/refusal.hpp"
+#include "execute/cuda/tables/translate.hpp"
 #include "plan/problem.hpp"
 
 namespace imbrex::cuda {
@@ -14,9 +15,10 @@ namespace {
 
 // Cycles that a variant's blocks take over the plan: whole waves of tiles, idle peer CTAs counted as tiles, as measured
 // on an H200 (docs/performance.md).
-double cost(const KernelVariant& kernel, const RankTable& table, int workers, std::int64_t depth) {
+double cost(const KernelVariant& kernel, const TileCounts& tiles, ClusterMode cluster, int workers,
+            std::int64_t depth) {
   const TileShape& shape = kernel.shape;
-  const double entries = static_cast<double>(table.tiles + table.partners),
+  const double entries = static_cast<double>(tiles.all + count_beside_idle(shape, tiles, cluster)),
                at_once = static_cast<double>(workers) * shape.cluster;
   const double waves = std::max(1.0, std::ceil(entries / at_once));
   if (shape.sharing == Sharing::k) depth /= shape.cluster;
@@ -35,6 +37,12 @@ double cost(const KernelVariant& kernel, const RankTable& table, int workers, st
 
 }  // namespace
 
+// As Pairs makes them: kernels with split-K within a cluster ignore the pairs of a plan for others.
+std::size_t count_beside_idle(const TileShape& shape, const TileCounts& tiles, ClusterMode cluster) {
+  if (shape.cluster == 1) return 0;
+  return shape.sharing == Sharing::k && cluster != ClusterMode::share_k ? tiles.all : tiles.alone;
+}
+
 bool asked_for(const KernelVariant& k, int generation, const CudaOptions& options) {
   // NOTE: even to ask such a kernel for its workers takes seconds on Hopper, where the driver compiles it first.
   if (k.anywhere && generation == 9) return !options.kernel.empty() && k.name.starts_with(options.kernel);
@@ -51,13 +59,15 @@ int workers_of_rank(const KernelVariant& kernel, int all, int ranks_per_gpu, int
   return std::max((all - others / cluster) / ranks_per_gpu, 1);
 }
 
-const KernelVariant& choose_kernel(const Plan& frame, const TableSurvey& survey, RankTables& tables,
+const KernelVariant& choose_kernel(const Plan& frame, const TableSurvey& survey, const TileCounts& tiles,
                                    const Kernels& kernels, const CudaOptions& options) {
   const auto own_workers = [&](const KernelVariant& k) {
     return workers_of_rank(k, kernels.workers(k), options.ranks_per_gpu, survey.kept_free());
   };
   const Extent tile = survey.largest_tile();
   const Layout b_layout = plan::layout_of_b(frame.problem);
+  const ClusterMode cluster = survey.cluster();
+  const std::int64_t depth = shapes_of(frame.problem).depth;
   double least = 0;
   const std::string tma = survey.refusal_of_tma();
   const KernelVariant* best = nullptr;
@@ -69,13 +79,12 @@ const KernelVariant& choose_kernel(const Plan& frame, const TableSurvey& survey,
         continue;
       const int workers = own_workers(k);
       if (workers == 0) continue;
-      const double c = cost(k, tables.of(k.shape), workers, shapes_of(frame.problem).depth);
+      const double c = cost(k, tiles, cluster, workers, depth);
       if (best != nullptr && c >= least) continue;
       least = c;
       best = &k;
     }
   };
-  const ClusterMode cluster = survey.cluster();
   const auto in_clusters = [&](const KernelVariant& k) {
     if (cluster == ClusterMode::share_k) return k.shape.sharing == Sharing::k;
     if (k.shape.sharing != Sharing::b) return false;
@@ -93,8 +102,7 @@ const KernelVariant& choose_kernel(const Plan& frame, const TableSurvey& survey,
                  tma.empty() ? "" : ": tensor-memory loads cannot take ", tma);
   // On one GPU, all streams' copies share a queue: the next epoch's, which wait for this rank's kernel, would stand
   // before those of another rank that the kernel waits for.
-  IMBREX_EXPECTS(options.ranks_per_gpu == 1 || tables.of(best->shape).copies.empty(), "{}",
-                 refusal_of_shared_copies(options.ranks_per_gpu));
+  IMBREX_EXPECTS(options.ranks_per_gpu == 1 || !survey.copies(), "{}", refusal_of_shared_copies(options.ranks_per_gpu));
   const int all = kernels.workers(*best);
   IMBREX_EXPECTS(options.ranks_per_gpu <= all,
                  "{} ranks to a GPU: each needs a worker of its own, and this GPU runs {} of kernel '{}' at once",

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "execute/cuda/products/kernel_variant.hpp"
-#include "execute/cuda/tables/rank_tables.hpp"
+#include "execute/cuda/tables/table_survey.hpp"
 #include "imbrex/advanced/execute.hpp"
 
 namespace imbrex::cuda {
@@ -28,11 +28,14 @@ bool asked_for(const KernelVariant& kernel, int generation, const CudaOptions& o
 /// SMs free.
 int workers_of_rank(const KernelVariant& kernel, int all, int ranks_per_gpu, int kept_free = 0);
 
-/// The kernel that computes a rank's part in the fewest full waves, of those that its tiles fit and whose name has
-/// `options.kernel` in it; the cluster modes of the plan's queues say whether its blocks share B or K. `frame` is that
-/// of the survey and the tables. Throws Error(invalid_input) where no kernel does, where ranks that share a GPU would
-/// need copy engines, and as translate.
-const KernelVariant& choose_kernel(const Plan& frame, const TableSurvey& survey, RankTables& tables,
+/// Tiles that would run next to an idle block of the kernel's: of so many, in queues of that mode.
+std::size_t count_beside_idle(const TileShape& shape, const TileCounts& tiles, ClusterMode cluster);
+
+/// The kernel that computes a rank's part, of so many tiles, in the fewest full waves, of those that its tiles fit and
+/// whose name has `options.kernel` in it; the cluster modes of the plan's queues say whether its blocks share B or K.
+/// `frame` is that of the survey. No table is made. Throws Error(invalid_input) where no kernel does, and where ranks
+/// that share a GPU would need copy engines.
+const KernelVariant& choose_kernel(const Plan& frame, const TableSurvey& survey, const TileCounts& tiles,
                                    const Kernels& kernels, const CudaOptions& options);
 
 }  // namespace imbrex::cuda

@@ -14,6 +14,12 @@ namespace {
 
 bool b_by_columns(const Problem& problem) { return plan::layout_of_b(problem) == Layout::column_major; }
 
+// A tile: its mate before it, if it has one, is a tile, too, and was counted as alone.
+void count(TileCounts& tiles, const Task& task) {
+  ++tiles.all;
+  task.mate == 0 ? ++tiles.alone : --tiles.alone;
+}
+
 }  // namespace
 
 // Loads of B by rows begin at whole 16 bytes of one. B by columns has a row of memory for each, but the kernels read
@@ -56,7 +62,12 @@ void TableSurvey::add(const plan::TaskPlace& place, const Task& task) {
     // A load that begins inside 16 bytes of a row is an illegal instruction (seen on an H200).
     if (odd_column_ == 0 && (tile->b.col & (column_step_ - 1)) != 0) odd_column_ = tile->b.col;
   }
-  if (place.rank != rank_ || queues_[queue].engine != Engine::compute) return;
+  if (place.rank != rank_) return;
+  if (queues_[queue].engine != Engine::compute) {
+    copies_ = copies_ || queues_[queue].engine == Engine::copy;
+    return;
+  }
+  if (tile != nullptr) count(tiles_, task);
   ++sizes_.tasks;
   sizes_.waits += task.waits.size();
   sizes_.posts += task.posts.size();
@@ -114,6 +125,20 @@ TableSurvey survey_of(const Plan& plan, int rank) {
   TableSurvey survey(plan, rank);
   plan::for_each_task(plan, [&](const plan::TaskPlace& place, const Task& task) { survey.add(place, task); });
   return survey;
+}
+
+TileCounts leading_tiles(const plan::TaskStream& tasks, const TableSurvey& survey,
+                         const std::function<std::unique_ptr<plan::TaskStream>()>& leading) {
+  if (survey.rank() == 0 || tasks.ranks_are_alike()) return survey.tiles();
+  const std::unique_ptr<plan::TaskStream> first = leading();
+  const auto& queues = first->frame().ranks.front().queues;
+  TileCounts tiles;
+  first->for_each([&](const plan::TaskPlace& place, const Task& task) {
+    if (place.rank == 0 && queues[static_cast<std::size_t>(place.queue)].engine == Engine::compute &&
+        std::holds_alternative<Tile>(task.work))
+      count(tiles, task);
+  });
+  return tiles;
 }
 
 Extent largest_tile(const Plan& plan) { return survey_of(plan, 0).largest_tile(); }

@@ -1,6 +1,8 @@
 // What must be known of all of a plan's tasks before the first one is translated.
 #pragma once
 
+#include <functional>
+#include <memory>
 #include <span>
 #include <string>
 
@@ -8,6 +10,14 @@
 #include "plan/task_stream.hpp"
 
 namespace imbrex::cuda {
+
+/// How many tiles a rank computes.
+struct TileCounts {
+  std::size_t all = 0;
+  std::size_t alone = 0;  ///< those without a mate
+
+  bool operator==(const TileCounts&) const = default;
+};
 
 class TableSurvey {
  public:
@@ -20,6 +30,12 @@ class TableSurvey {
     std::size_t tasks = 0, waits = 0, regions = 0, posts = 0;
   };
   const Sizes& sizes() const { return sizes_; }
+
+  /// The rank's own.
+  const TileCounts& tiles() const { return tiles_; }
+  int rank() const { return rank_; }
+  /// Whether copy engines run some of them.
+  bool copies() const { return copies_; }
 
   /// Over all ranks whose tasks have come.
   Extent largest_tile() const { return largest_; }
@@ -44,6 +60,8 @@ class TableSurvey {
   std::int64_t column_step_;       // at which loads of B can begin: a power of two
   std::int64_t depth_;             // of a rank's product
   Sizes sizes_;
+  TileCounts tiles_;
+  bool copies_ = false;
   Extent largest_;
   bool whole_depth_ = true;
   std::int64_t odd_column_ = 0;  // the first one at which loads cannot begin
@@ -61,6 +79,11 @@ Surveyed survey(plan::TaskStream& tasks, int rank);
 
 /// The survey of a plan that has its tasks.
 TableSurvey survey_of(const Plan& plan, int rank);
+
+/// Rank 0's tiles, as any rank comes to know them: those of `tasks`, of a rank that was surveyed, or, where ranks are
+/// not alike, of the tasks that `leading` makes, rank 0's.
+TileCounts leading_tiles(const plan::TaskStream& tasks, const TableSurvey& survey,
+                         const std::function<std::unique_ptr<plan::TaskStream>()>& leading);
 
 Extent largest_tile(const Plan& plan);
 

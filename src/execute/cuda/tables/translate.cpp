@@ -419,20 +419,6 @@ TableEntries touched_entries() {
   return entries;
 }
 
-TableEntries TableMemory::take() {
-  if (places_.empty()) return {};
-  TableEntries place = std::move(places_.back());
-  places_.pop_back();
-  return place;
-}
-
-void TableMemory::give_back(TableEntries entries) {
-  const auto size = [](const TableEntries& e) { return e.tasks.capacity(); };
-  places_.push_back(std::move(entries));
-  std::sort(places_.begin(), places_.end(), [&](const auto& x, const auto& y) { return size(x) < size(y); });
-  if (places_.size() > 2) places_.erase(places_.begin());
-}
-
 RankTable translate(plan::TaskStream& tasks, const TableSurvey& survey, const execute::HeapLayout& layout, int rank,
                     const HeapHandle& heap, std::size_t offset, const TileShape& shape, TableEntries memory) {
   Translation translation(tasks.frame(), survey, layout, rank, heap, offset, shape, std::move(memory));

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "execute/cuda/tables/table.hpp"
@@ -36,20 +37,18 @@ struct TableEntries {
 /// Empty, with memory that has been touched: for most shapes' tables no page has to be found while they are made.
 TableEntries touched_entries();
 
-/// Such memory, for tables that are made at the same time: a plan is translated for kernels with and without clusters.
+/// Such memory, which one table after another is made in.
 class TableMemory {
  public:
-  TableMemory() {  // NOTE: a list of them would be copied, and copies of what is empty have no memory
-    for (int i = 0; i < 2; ++i) places_.push_back(touched_entries());
+  /// What is there, or nothing.
+  TableEntries take() { return std::exchange(place_, {}); }
+  /// Takes the memory of a table that is no longer needed; keeps the larger one.
+  void give_back(TableEntries entries) {
+    if (entries.tasks.capacity() > place_.tasks.capacity()) place_ = std::move(entries);
   }
 
-  /// What is left of it, or nothing.
-  TableEntries take();
-  /// Takes the memory of a table that is no longer needed. No more than two are kept, the largest.
-  void give_back(TableEntries entries);
-
  private:
-  std::vector<TableEntries> places_;
+  TableEntries place_ = touched_entries();
 };
 
 struct RankTable : TableEntries {
