@@ -183,6 +183,63 @@ TEST(Format, StepsAreRoundedUpAndNoFurther) {
   }
 }
 
+// Ranges of any two floats, and ranges of a power of two times the largest code, give or take what roundings of halves
+// lose.
+TEST(Format, StepsAndOffsetsHoldAllOfARange) {
+  std::mt19937_64 random(test::seed_from_environment());
+  for (Codec form : test::all_codecs()) {
+    if (form.group != 32 || !form.asymmetric) continue;
+    SCOPED_TRACE(name_of(form));
+    const double top = static_cast<double>(largest_code(form)),
+                 smallest = static_cast<double>(smallest_step(form.scale));
+    for (int i = 0; i < 20000; ++i) {
+      float low = float_of(static_cast<std::uint32_t>(random())), high = float_of(static_cast<std::uint32_t>(random()));
+      if (i % 2 == 0) {
+        high = largest_code(form) * power_of_two(static_cast<int>(random() % 160) - 80);
+        low = random() % 2 == 0 ? 0 : -high * std::ldexp(1.0f, -static_cast<int>(random() % 40));
+        const float towards = random() % 2 == 0 ? 0 : HUGE_VALF;
+        for (auto ulps = random() % 3; ulps > 0; --ulps) high = std::nextafter(high, towards);
+      }
+      if (low > high) std::swap(low, high);
+      const Extremes extremes{ordered(low), ordered(high)};
+      if (std::isnan(low) || std::isnan(high) || needs_mark(form, fp32, extremes)) continue;
+      const Group group = regular_group(form, extremes);
+      const double step = static_cast<double>(group.step), offset = static_cast<double>(group.offset),
+                   range = static_cast<double>(high) - offset;
+      ASSERT_LE(group.offset, low);
+      ASSERT_GE(step * top, range) << low << " to " << high;
+      const double slack = form.scale == ScaleType::e8m0   ? 2 + 0x1p-20
+                           : form.scale == ScaleType::bf16 ? 1 + 0x1p-6
+                                                           : 1 + 0x1p-20;
+      ASSERT_TRUE(step == smallest || step * top <= range * slack) << low << " to " << high;
+      const Group read = read_group(form, group.scale_word, group.offset_word);
+      ASSERT_EQ(read.kind, GroupKind::regular);
+      ASSERT_EQ(read.step, group.step);
+      ASSERT_EQ(bits_of(read.offset), bits_of(group.offset));
+    }
+  }
+}
+
+// Whatever the codec, a group that is not regular has no offset, here or on the wire.
+TEST(Format, GroupsThatAreNotRegularAreReadAsTheyWereWritten) {
+  std::mt19937_64 random(test::seed_from_environment());
+  for (Codec form : test::all_codecs()) {
+    if (form.group != 32) continue;
+    SCOPED_TRACE(name_of(form));
+    const auto check = [&](const Group& group, GroupKind kind) {
+      const Group read = read_group(form, group.scale_word, group.offset_word);
+      ASSERT_EQ(group.kind, kind);
+      ASSERT_EQ(read.kind, kind);
+      ASSERT_EQ(read.step, group.step);
+      ASSERT_EQ(bits_of(group.offset), 0u);
+      ASSERT_EQ(group.offset_word, 0u);
+    };
+    check(raw_group(form), GroupKind::raw);
+    for (int i = 0; i < 2000; ++i)
+      check(marked_group(form, static_cast<std::int32_t>(random() % infinity_bits)), GroupKind::marked);
+  }
+}
+
 TEST(Format, E4m3IsTheNearestCode) {
   // The codes in order, by their definition.
   std::vector<double> value;

@@ -125,6 +125,33 @@ TEST(Checker, AWaitForLaterColumnsDoesNotShowThatARankHasEntered) {
                "entered the epoch");
 }
 
+// A tile of rank 0 writes to rank 1's output, in place of rank 1's own tile: the output is its caller's until rank 1
+// has entered, and again when it has left.
+TEST(Checker, CallersMemoryIsWrittenWithinItsRanksEpoch) {
+  Plan plan = plan_of(Operator::all_gather_gemm, Strategy::fused, Transport::push);
+  auto& theirs = tasks_of(plan, 1, 0);
+  const Region out = std::get<Tile>(theirs.back().work).stores.at(0).to;
+  theirs.back().work = Transfer{};
+  Task& early = tasks_of(plan, 0, 0).at(0);
+  Task& late = tasks_of(plan, 0, 0).at(1);
+  ASSERT_TRUE(early.waits.empty() && !late.waits.empty());
+  const auto write = [&](Task& task) { std::get<Tile>(task.work).stores.push_back({out, 0, 0}); };
+  write(early);
+  expect_fault(plan, Fault::race,
+               "rank 0 queue 0 task 0 (tile): writes rows 0+8 cols 0+8 of out on rank 1 before that rank is known to "
+               "have entered the epoch");
+  std::get<Tile>(early.work).stores.pop_back();
+  write(late);
+  expect_fault(plan, Fault::race,
+               "rank 0 queue 0 task 1 (tile): writes rows 0+8 cols 0+8 of out on rank 1, and that rank may leave the "
+               "epoch before it is done");
+  // The rank stays until the tile has ended.
+  const int written = plan.ranks[1].signals++;
+  late.posts.push_back({1, written});
+  theirs.push_back({Transfer{}, {{written}}, {}});
+  expect_fault(plan, Fault::coverage, "with what belongs elsewhere");
+}
+
 // What one search found on its way says nothing of the next task.
 TEST(Checker, OneReadsOrderIsNotAnothers) {
   Plan plan = make_plan({Operator::gemm_all_reduce, 8, 8, 8, 1, Type::fp32}, Strategy::fused, {});

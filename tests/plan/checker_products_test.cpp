@@ -30,7 +30,11 @@ TEST(Checker, NamesWhatIsMalformedInProducts) {
   Plan batches = chunked();
   EXPECT_EQ(product(batches, 0).batch, 2);
   expect([](Plan&, Product& p) { p.batch = 0; }, "a batch of 0: it must be from 1 to 2^16");
-  expect([](Plan&, Product& p) { p.batch = 3; }, "leaves buffer", Fault::bounds);
+  expect([](Plan&, Product& p) { p.batch = 3; },
+         "operand A of the batch, rows 0+8 and 2 more, 16 rows apart, leaves buffer a of 32 rows", Fault::bounds);
+  expect([](Plan&, Product& p) { p.to_step = 64; },
+         "the result of the batch, rows 0+8 and 1 more, 64 rows apart, leaves buffer partial of 32 rows",
+         Fault::bounds);
   expect([](Plan&, Product& p) { p.a_step = std::int64_t{1} << 62; }, "operand A of the batch", Fault::bounds);
   expect([](Plan&, Product& p) { p.to_step = p.to.rows - 1; }, "they would overlap");
   expect([](Plan&, Product& p) { p.a_step = 0; }, "A steps by 0 rows in a batch");

@@ -150,6 +150,17 @@ TEST(DeviceProtocol, AWaitIsBoundedWhereItsCountOfPollsWraps) {
   EXPECT_TRUE(ends(device::BoundedPolls<>{}, limit));
 }
 
+// A limit that is reached is not passed: the look that starts the clock ends no wait, however short the limit.
+TEST(DeviceProtocol, TheLookThatStartsTheClockEndsNoWait) {
+  Ranks ranks(1, 0);
+  const Group g = ranks.group(0);
+  device::BoundedPolls<device::Cadence{.pause = 0, .look = 1, .ask = 1}> polls;
+  EXPECT_TRUE(polls.left(g, [](Fault&) { ADD_FAILURE() << "no time has passed"; }));
+  std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  EXPECT_FALSE(polls.left(g, [](Fault&) {}));
+  EXPECT_EQ(ranks.fault(0).state, Fault::timed_out);
+}
+
 // The host's word is seen, too, after the count has wrapped.
 TEST(DeviceProtocol, TheHostsWordEndsAWaitWhoseCountHasWrapped) {
   Ranks ranks(1);

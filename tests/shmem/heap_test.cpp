@@ -126,5 +126,70 @@ TEST(ShmemHeap, AWaitIsBoundedAndNamed) {
   EXPECT_EQ(code, 7);
 }
 
+enum class Several { any, any_vector, some, some_vector };
+
+// Waits for those of 4 variables that `status` does not leave out. `found` gets 99 where the wait failed.
+IMBREX_KERNEL wait_for_several(Handle handle, Several which, const std::uint64_t* first, const int* status,
+                               std::uint64_t* found) {
+  Context context(handle);
+  const std::uint64_t wanted[4] = {10, 11, 12, 13};
+  std::uint64_t indices[4];
+  bool well = false;
+  switch (which) {
+    case Several::any: well = context.wait_until_any(first, 4, status, Compare::equal, 12, *found); break;
+    case Several::any_vector:
+      well = context.wait_until_any_vector(first, 4, status, Compare::equal, wanted, *found);
+      break;
+    case Several::some: well = context.wait_until_some(first, 4, indices, status, Compare::equal, 12, *found); break;
+    case Several::some_vector:
+      well = context.wait_until_some_vector(first, 4, indices, status, Compare::equal, wanted, *found);
+      break;
+  }
+  if (!well) *found = 99;
+}
+
+constexpr Several all_several[] = {Several::any, Several::any_vector, Several::some, Several::some_vector};
+
+// Nothing of this is set: the error names the first variable that is waited for.
+TEST(ShmemHeap, AWaitForSeveralNamesTheFirstOfThem) {
+  for (const Several which : all_several) {
+    const int code = run_threads(1, {.heap_bytes = std::size_t{16} << 20, .wait_limit = 0.05}, [&](World& world) {
+      Heap heap(world, {.device = Device::cpu, .bytes = std::size_t{1} << 20});
+      const auto variables = heap.array<std::uint64_t>(4);
+      for (std::uint64_t i = 0; i < 4; ++i) variables.data()[i] = 20 + i;
+      const int status[4] = {1, 1, 0, 0};
+      std::uint64_t found = 0;
+      std::string said;
+      try {
+        launch(heap, {}, wait_for_several, heap.handle(), which, variables.data(), status, &found);
+      } catch (const Error& error) {
+        said = error.what();
+      }
+      const auto offset = reinterpret_cast<std::byte*>(variables.data() + 2) - heap.handle().own;
+      const std::string part =
+          "for what lies at offset " + std::to_string(offset) + " of its heap: compared with 12, saw 22";
+      EXPECT_NE(said.find(part), std::string::npos) << said << "; wanted: " << part;
+      EXPECT_EQ(found, 99u);
+      return 7;
+    });
+    EXPECT_EQ(code, 7);
+  }
+}
+
+TEST(ShmemHeap, AWaitForNoneOfSeveralIsOver) {
+  for (const Several which : all_several) {
+    const int code = run_threads(1, {.heap_bytes = std::size_t{16} << 20, .wait_limit = 0.5}, [&](World& world) {
+      Heap heap(world, {.device = Device::cpu, .bytes = std::size_t{1} << 20});
+      const auto variables = heap.array<std::uint64_t>(4);
+      const int status[4] = {1, 1, 1, 1};
+      std::uint64_t found = 50;
+      launch(heap, {}, wait_for_several, heap.handle(), which, variables.data(), status, &found);
+      EXPECT_EQ(found, which == Several::any || which == Several::any_vector ? none : 0);
+      return 0;
+    });
+    EXPECT_EQ(code, 0);
+  }
+}
+
 }  // namespace
 }  // namespace imbrex::shmem

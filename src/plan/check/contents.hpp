@@ -62,8 +62,8 @@ class Contents {
     return *value;
   }
 
-  /// What a collective takes: it carries along whatever its rows hold, one value or a piece each, and, after a row's
-  /// last one, elements that were not written.
+  /// What a collective takes, of its own rank's memory: it carries along whatever its rows hold, one value or a piece
+  /// each, and, after a row's last one, elements that were not written.
   std::vector<Piece> pieces_of(TaskId id, const Region& region);
 
   /// A read that a later epoch's write may meet.

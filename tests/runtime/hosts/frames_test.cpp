@@ -2,6 +2,7 @@
 #include "runtime/hosts/frames.hpp"
 
 #include <gtest/gtest.h>
+#include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -205,6 +206,73 @@ TEST(Frames, ACloseIsSeenBehindWhatCameBefore) {
   EXPECT_EQ(pair.there.next()->payload, "last words");
   EXPECT_FALSE(pair.there.receive());
   EXPECT_TRUE(pair.there.was_closed());
+}
+
+/// Two ends of one connection between hosts.
+struct TcpPair {
+  FileDescriptor listener = listen_tcp(*Endpoint::parse("127.0.0.1", 0));
+  std::string why;
+  Connection here{test::connect_tcp(own_end(listener), deadline_in(5), why)}, there;
+
+  TcpPair() {
+    int error = 0;
+    pollfd entry{listener.get(), POLLIN, 0};
+    EXPECT_EQ(poll(&entry, 1, 5000), 1) << why;
+    there = Connection(accept_tcp(listener, error));
+    EXPECT_TRUE(there) << std::strerror(error);
+  }
+  /// The other end leaves without having read what it has: its system resets the connection, and that has come here.
+  void reset() {
+    here.send(FrameKind::alive, {});
+    pollfd entry{there.socket().get(), POLLIN, 0};
+    ASSERT_EQ(poll(&entry, 1, 5000), 1);
+    there = Connection();
+    entry = {here.socket().get(), 0, 0};
+    ASSERT_EQ(poll(&entry, 1, 5000), 1);
+    ASSERT_TRUE(entry.revents & POLLERR);
+  }
+};
+
+TEST(Frames, AnEndIsFinishedOnceTheOtherHasEverything) {
+  TcpPair pair;
+  const std::string payload(most_frame_bytes, 'y');
+  std::size_t left = 0;
+  for (; !pair.here.has_unsent(); left += sizeof(FrameHead) + payload.size())
+    pair.here.send(FrameKind::failure, payload);
+  EXPECT_FALSE(pair.here.finish());
+  bool finished = false;
+  std::vector<char> buffer(1 << 20);
+  for (const Deadline end = deadline_in(5); left > 0 && milliseconds_until(end) > 0;) {
+    const ssize_t bytes = recv(pair.there.socket().get(), buffer.data(), buffer.size(), 0);
+    if (bytes > 0) left -= static_cast<std::size_t>(bytes);
+    finished = pair.here.finish();
+    EXPECT_FALSE(finished && pair.here.has_unsent());
+  }
+  ASSERT_EQ(left, 0u);
+  for (const Deadline end = deadline_in(5); !finished && milliseconds_until(end) > 0; usleep(1000))
+    finished = pair.here.finish();
+  EXPECT_TRUE(finished);
+  EXPECT_EQ(recv(pair.there.socket().get(), buffer.data(), buffer.size(), 0), 0) << "the end itself";
+}
+
+// There is no end any more that could take anything.
+TEST(Frames, AnEndIsFinishedOnceTheOtherHasLeft) {
+  TcpPair reset;
+  ASSERT_NO_FATAL_FAILURE(reset.reset());
+  EXPECT_TRUE(reset.here.finish());
+  TcpPair closed;
+  closed.there = Connection();
+  pollfd entry{closed.here.socket().get(), POLLIN, 0};
+  ASSERT_EQ(poll(&entry, 1, 5000), 1);
+  EXPECT_TRUE(closed.here.finish());
+}
+
+TEST(Frames, AResetIsAClose) {
+  TcpPair pair;
+  ASSERT_NO_FATAL_FAILURE(pair.reset());
+  EXPECT_FALSE(pair.here.receive());
+  EXPECT_TRUE(pair.here.was_closed());
+  EXPECT_EQ(pair.here.fault(), "the connection was closed");
 }
 
 class Gates : public testing::Test {

@@ -22,7 +22,8 @@ def bytes_of(opcode):
 
 
 def costs(sass, usage, others):
-    """By kernel: stores and bytes of the request, without `others`, instructions, loads, registers."""
+    """By kernel: stores and bytes of the request, without `others`, instructions, loads, registers; and the GPU's fences before
+    its first store of 16 bytes."""
     registers = {name: int(count) for name, count in REGISTERS.findall(usage)}
     found = {}
     parts = FUNCTION.split(sass)
@@ -31,12 +32,14 @@ def costs(sass, usage, others):
         end = max((i for i, one in enumerate(opcodes) if one.startswith("EXIT")), default=len(opcodes) - 1)
         opcodes = opcodes[: end + 1]
         stores = [one for one in opcodes if STORE.match(one)]
+        first = next((i for i, one in enumerate(opcodes) if STORE.match(one) and bytes_of(one) == 16), 0)
         found[name] = {
             "stores": len(stores) - others["stores"],
             "bytes": sum(map(bytes_of, stores)) - others["bytes"],
             "loads": sum(one.startswith("LDG") or one == "LD" or one.startswith("LD.") for one in opcodes),
             "instructions": len(opcodes),
             "registers": registers[name],
+            "fences": sum(one.startswith("MEMBAR.") and one.endswith(".GPU") for one in opcodes[:first]),
         }
     return found
 

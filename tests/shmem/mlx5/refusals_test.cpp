@@ -1,6 +1,7 @@
 // What a NIC refuses, what a NIC that stops comes to, and what kernels and hosts hear of it.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <chrono>
 
 #include "shmem/mlx5/fixture.hpp"
@@ -150,6 +151,20 @@ TEST(Mlx5Queues, RefuseOptionsOutOfRange) {
   EXPECT_NE(said({.contexts = 0}).find("contexts = 0"), std::string::npos);
   EXPECT_NE(said({.stage_bytes = 60}).find("stage_bytes = 60"), std::string::npos);
   EXPECT_NE(said({.slots = 32768}).find("symmetric heap is full"), std::string::npos);
+}
+
+// The heap has a number of contexts, and so have the queues: the smaller one counts.
+TEST(Mlx5Queues, HaveNoMoreContextsThanTheHeap) {
+  for (const std::uint32_t of_heap : {1u, 2u, 3u}) {
+    const int code = run_threads(1, world_options, [&](World& world) {
+      Heap heap(world, {.device = Device::cpu, .bytes = std::size_t{1} << 20, .contexts = of_heap});
+      Queues queues(heap, queue_options);
+      for (std::uint32_t number = 0; number < 5; ++number)
+        EXPECT_EQ(Mlx5().open(heap.handle(), number), number < std::min(of_heap, 2u)) << number << " of " << of_heap;
+      return 0;
+    });
+    EXPECT_EQ(code, 0);
+  }
 }
 
 // ------------------------------------------------------------------------------------ what kernels hear of it

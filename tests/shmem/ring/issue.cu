@@ -21,6 +21,10 @@ extern "C" __global__ void use_own_ring(Handle handle, std::uint64_t* data, std:
   context.put_nbi(data, data + 64, 64, 1);
   context.transport().put_registered(handle, number, 7, 1);
 }
+extern "C" __global__ void put_registered(Handle handle, std::uint32_t number) {
+  Context<OwnRing> context(handle);
+  context.transport().put_registered(handle, number, 7, 1);
+}
 extern "C" __global__ void use_ring(Handle handle, std::uint64_t* data, Signal* signal) {
   Context<Ring> context(handle);
   context.put_signal_nbi(data, data + 64, 64, signal, 1, SignalOperation::add, 1);

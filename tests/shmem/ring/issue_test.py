@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """What a put to a ring costs a kernel, as one descriptor and with every field: stores, bytes, loads, instructions and registers in
-SASS.
+SASS; and that what a block wrote comes before the descriptor that tells of it.
 
 usage: issue_test.py CUOBJDUMP OBJECT      prints a table; exits 1 where a descriptor is not one store, or saves nothing
 """
@@ -19,6 +19,8 @@ def faults_of(found):
               for cost, name, stores, size in expected if (cost["stores"], cost["bytes"]) != (stores, size)]  # fmt: skip
     faults += [f"put_descriptor: {one[what]} {what}, put_fields has {all_fields[what]}: a template is to save some"
                for what in ("instructions", "registers", "loads") if one[what] >= all_fields[what]]  # fmt: skip
+    if found["put_registered"]["fences"] == 0:
+        faults.append("put_registered: no fence before its descriptor: the host may copy what its block has not written yet")
     return faults
 
 

@@ -2,8 +2,10 @@
 // stops, a wire that fails, and options out of range.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <chrono>
 
+#include "imbrex/device/shmem/ring/mixed.hpp"
 #include "shmem/ring/fixture.hpp"
 
 namespace imbrex::shmem::ring::test {
@@ -188,6 +190,28 @@ TEST(RingOptions, AreRefusedOutOfRange) {
   EXPECT_NE(said({.first = 3}).find("first = 3"), std::string::npos);
   EXPECT_NE(said({.max_pause = 2}).find("max_pause = 2"), std::string::npos);
   EXPECT_NE(said({.contexts = 60000}).find("symmetric heap is full"), std::string::npos);
+}
+
+template <typename Transport>
+void expect_fewer_contexts() {
+  for (const std::uint32_t of_heap : {1u, 2u, 3u}) {
+    const int code = run_threads(1, world_options, [&](World& world) {
+      Heap heap(world, {.device = Device::cpu, .bytes = std::size_t{1} << 20, .contexts = of_heap});
+      Rings rings(heap, {.contexts = 2, .slots = 8});
+      for (std::uint32_t number = 0; number < 5; ++number)
+        EXPECT_EQ(Transport().open(heap.handle(), number), number < std::min(of_heap, 2u))
+            << number << " of " << of_heap;
+      return 0;
+    });
+    EXPECT_EQ(code, 0);
+  }
+}
+
+// The heap has a number of contexts, and so have the rings: the smaller one counts.
+TEST(RingContexts, AreNoMoreThanTheHeapsAndTheRings) {
+  expect_fewer_contexts<Ring>();
+  expect_fewer_contexts<OwnRing>();
+  expect_fewer_contexts<MixedRing>();
 }
 
 TEST(RingTemplates, AreRefusedOutsideOfTheHeap) {
