@@ -63,17 +63,21 @@ def main(root):
         assert "gtest" not in demo.lower() and "_test.cpp.o" not in demo, "scripts/demo compiles tests"
 
         test = told_by(tree, "test", env, told)
-        # The sources that lie there, and one for each line of the lists of which the build makes sources.
+        # The sources that lie there, and those that the build makes of the lines of lists.
         kernels = sorted(f"/{path.parent.name}/{path.name}.o" for path in (tree / "src").rglob("*.cu"))
-        lists = {"execute/cuda/products/variants.def": r"^IMBREX_SM90\(([a-z]+), (\d+), (\d+), (\w+), (\w+)\)$",
-                 "collectives/cuda/coded/coded_entries.def": r"^IMBREX_CODED\((\w+),"}
-        made = [len(re.findall(line, (tree / "src" / name).read_text(), re.M)) for name, line in lists.items()]
         cutlass = (root / ".cache/cutlass").is_dir()
         missing = [k for k in kernels if k not in test and (cutlass or "/sm80/" not in k)]
         assert kernels and not missing, f"scripts/test after scripts/demo leaves out {missing}"
-        found = [len(set(re.findall(rf"src/{name}\w+\.cu\.o", test)))
-                 for name in ("execute/cuda/products/sm90/", r"collectives/cuda/coded/coded_(?!any|one_shot|ring)")]
-        assert min(made) > 3 and found == [made[0] if cutlass else 0, made[1]], f"sources made of {made} lines: {found}"
+        variants = [line for line in (tree / "src/execute/cuda/products/variants.def").read_text().splitlines()
+                    if line.startswith("IMBREX_SM90(")]
+        sources = {path.name: path.read_text() for path in (tree / "build/src/execute/cuda/products/sm90").glob("*.cu")}
+        if cutlass:
+            left = [line for line in variants if sum(text.count(line) for text in sources.values()) != 1]
+            assert len(variants) > 3 and not left, f"variants that are in no source, or in several: {left}"
+        coded = re.findall(r"^IMBREX_CODED\((\w+),", (tree / "src/collectives/cuda/coded/coded_entries.def").read_text(), re.M)
+        assert len(coded) > 3
+        unbuilt = [name for name in [*sources, *(f"coded_{name}.cu" for name in coded)] if f"/{name}.o" not in test]
+        assert not unbuilt, f"scripts/test leaves out {unbuilt}"
     return 0
 
 

@@ -55,7 +55,7 @@ ncclDataType_t type_of(Type type) {
 
 // NCCL sees a broken connection sooner than the world sees that a rank was lost, and cannot say which: the world gets
 // time to name it.
-[[noreturn]] void fail_in_world(const World& world, const char* call, ncclResult_t result, ncclComm_t comm) {
+[[noreturn]] void fail(const char* call, ncclResult_t result, ncclComm_t comm, const World& world) {
   if (result == ncclRemoteError || result == ncclSystemError) {
     const auto end = std::chrono::steady_clock::now() + naming_limit;
     while (std::chrono::steady_clock::now() < end) {
@@ -187,13 +187,13 @@ void Communicator::check(ncclResult_t result, const char* call) const {
       throw Error(ErrorCode::runtime_failure, fmt::format("{} did not end within {} s", call, start_limit.count()));
     if (const ncclResult_t status = nccl().get_async_error(comm_, &result); status != ncclSuccess) result = status;
   }
-  if (result != ncclSuccess) fail_in_world(world_, call, result, comm_);
+  if (result != ncclSuccess) fail(call, result, comm_, world_);
 }
 
 void Communicator::check() const {
   ncclResult_t result = ncclSuccess;
   if (comm_ == nullptr || nccl().get_async_error(comm_, &result) != ncclSuccess || result == ncclInProgress) return;
-  if (result != ncclSuccess) fail_in_world(world_, "a collective of NCCL", result, comm_);
+  if (result != ncclSuccess) fail("a collective of NCCL", result, comm_, world_);
 }
 
 void Communicator::all_gather(const void* from, void* to, std::size_t count, Type type, cudaStream_t stream) {
