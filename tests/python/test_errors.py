@@ -45,7 +45,10 @@ BAD = {
         lambda g: it.matmul_all_reduce(_z(4, 8, dtype=torch.complex64), _z(8, 4), g),
         "a: its dtype must be",
     ),
-    "no tensor": (lambda g: it.matmul_all_reduce(_z(4, 8).cpu().numpy(), _z(8, 4), g), "a is of type ndarray: it must be a"),
+    "no tensor": (
+        lambda g: it.matmul_all_reduce(_z(4, 8).cpu().numpy(), _z(8, 4), g),
+        "a is of type ndarray: it must be a",
+    ),
     "list": (lambda g: it.matmul_reduce_scatter(_z(4, 8), [[1.0]], g), "b is of type list: it must be a torch.Tensor"),
     "one dimension": (lambda g: it.matmul_all_reduce(_z(8), _z(8, 4), g), "a is 8: it must have 2 or 3 dimensions"),
     "b of three": (lambda g: it.matmul_all_reduce(_z(4, 8), _z(1, 8, 4), g), "b is 1 x 8 x 4: it must have 2"),
