@@ -53,15 +53,22 @@ def bits(one: Tensor) -> Tensor:
     return one.view(torch.int16)
 
 
+def captured(
+    layer: Callable[[Tensor], tuple[Tensor, ...]], x: Tensor
+) -> tuple[tuple[Tensor, ...], torch.cuda.CUDAGraph, tuple[Tensor, ...]]:
+    """What the layer gives, a graph of the same call, and where that one's replays put it."""
+    want = layer(x)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+        return want, graph, layer(x)
+
+
 def replayed(times: int) -> None:
     """A graph of all operators, so many times, into outputs that hold something else before."""
     layer, x = layer_of(group_of(0, 1, 2, 3))
     with torch.no_grad():
-        want = layer(x)
-        torch.cuda.synchronize()
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
-            got = layer(x)
+        want, graph, got = captured(layer, x)
     calls, wrong = extension.calls(), torch.zeros((), dtype=torch.int64)
     for _ in range(times):
         for one in got:
@@ -84,11 +91,7 @@ def on_streams(count: int, rounds: int) -> None:
     layer, x = layer_of(group_of(0, 1, 2, 3))
     order, own = random.Random(count), random.Random(100 * count + dist.get_rank())
     with torch.no_grad():
-        want = layer(x)
-        torch.cuda.synchronize()
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
-            replayed_into = layer(x)
+        want, graph, replayed_into = captured(layer, x)
         streams = [torch.cuda.Stream() for _ in range(count)]
         wrong = [torch.zeros((), dtype=torch.int64) for _ in streams]
         torch.cuda.synchronize()

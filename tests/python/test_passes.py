@@ -207,6 +207,18 @@ def normalised(
     return norm(total, weight), total * 2
 
 
+def joined(
+    function: Callable[..., tuple[Tensor, ...]], operands: tuple[Tensor, ...], what: object
+) -> tuple[Any, tuple[Tensor, ...], tuple[Tensor, ...], dict[str, int], dict[str, int]]:
+    """A graph of one operator; what torch and it give, whose sums are the same; counts of calls around the graph's."""
+    graph = agreed(function, *operands)
+    want, before = function(*operands), extension.calls()
+    got, after = graph(*operands), extension.calls()
+    assert operators(graph) == ["matmul_all_reduce_rms_norm"], (what, operators(graph))
+    assert torch.equal(got[1], want[1]), what
+    return graph, want, got, before, after
+
+
 def norms() -> None:
     """The norm in each form in which models write it, with and without a residual, for few rows and for many."""
     group = group_of(0, 1, 2, 3)
@@ -220,13 +232,9 @@ def norms() -> None:
                         a, b = integers((*lead, 8), rank, dtype), integers((8, 16), 9 + rank, dtype)
                         weight, residual = integers((16,), 3, dtype), integers((*lead, 16), 4, dtype)
 
-                        function = partial(normalised, norm, has_residual, name)
-                        graph = agreed(function, a, b, weight, residual)
-                        want, before = function(a, b, weight, residual), extension.calls()
-                        got, after = graph(a, b, weight, residual), extension.calls()
                         what = (dtype, norm.__name__, lead, has_residual)
-                        assert operators(graph) == ["matmul_all_reduce_rms_norm"], (what, operators(graph))
-                        assert torch.equal(got[1], want[1]), what
+                        function = partial(normalised, norm, has_residual, name)
+                        _, want, got, before, after = joined(function, (a, b, weight, residual), what)
                         tolerance = 1e-5 if dtype == torch.float32 else 2.0**-6
                         assert torch.allclose(got[0].float(), want[0].float(), rtol=tolerance, atol=tolerance), what
                         op = "all_reduce_rms_norm" if len(lead) < 2 or lead[1] < 100 else "matmul_all_reduce"
@@ -257,13 +265,10 @@ def wide_norms() -> None:
             for lead in ((8 * i + 8,), (2, 8 * i + 160)):
                 a, b = integers((*lead, 8), rank, dtype), integers((8, 16), 9 + rank, dtype)
                 weight, residual = integers((16,), 3, kind), integers((*lead, 16), 4, dtype)
-                function = partial(normalised, norm, True, name)
-                graph = agreed(function, a, b, weight, residual)
-                want, before = function(a, b, weight, residual), extension.calls()
-                got, after = graph(a, b, weight, residual), extension.calls()
                 what = (norm.__name__, kind, lead)
-                assert operators(graph) == ["matmul_all_reduce_rms_norm"], (what, operators(graph))
-                assert got[0].dtype == dtype and torch.equal(got[1], want[1]), what
+                function = partial(normalised, norm, True, name)
+                graph, want, got, before, after = joined(function, (a, b, weight, residual), what)
+                assert got[0].dtype == dtype, what
                 assert torch.allclose(got[0].float(), want[0].float(), rtol=2.0**-6, atol=2.0**-6), what
                 op = "all_reduce_rms_norm" if len(lead) < 2 else "matmul_all_reduce"
                 assert after[op] - before[op] == 1, what
