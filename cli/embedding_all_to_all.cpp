@@ -207,7 +207,7 @@ int EmbeddingAllToAllOptions::run(const Program& program, const PlanOptions& pla
   request.threads = options.world == "threads";
   request.workers = static_cast<int>(options.workers);
   request.ranks_per_gpu = static_cast<int>(options.ranks_per_gpu);
-  request.wait_limit = options.wait_limit > 0 ? options.wait_limit : default_wait_limit();
+  request.wait_limit = options.wait_limit;
   std::optional<Progress> progress;
   if (!World::launched()) progress.emplace(fmt::format("running {} over {} ranks", own_group, request.ranks));
   const int code =
@@ -276,7 +276,6 @@ int EmbeddingAllToAllOptions::bench(const Program& program, const BenchOptions& 
   lookup.ranks = options.ranks;
   lookup.threads = options.threads;
   lookup.ranks_per_gpu = static_cast<int>(ranks_per_gpu_);
-  lookup.wait_limit = default_wait_limit();
   if (batches_.empty()) refuse(fmt::format("--batch is missing; {} needs --tables and --batch", own_group));
   lookup.shape = shape(options.type, batches_.front());
   lookup.shape.pooling = pooling_, lookup.shape.index_type = index_type_, lookup.shape.weighted = weighted_;

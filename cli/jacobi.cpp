@@ -128,7 +128,7 @@ int JacobiOptions::run(const Program& program, const PlanOptions& plan, const Ru
   request.repeat = static_cast<int>(options.repeat);
   request.threads = options.world == "threads";
   request.ranks_per_gpu = static_cast<int>(options.ranks_per_gpu);
-  request.wait_limit = options.wait_limit > 0 ? options.wait_limit : default_wait_limit();
+  request.wait_limit = options.wait_limit;
   std::optional<Progress> progress;
   if (!World::launched()) progress.emplace(fmt::format("running jacobi over {} ranks", request.ranks));
   const int code =

@@ -176,7 +176,7 @@ jobs::AllReduceRequest AllReduceRun::request(const PlanOptions& plan, const RunO
   request.verify = run.verify;
   request.repeat = static_cast<int>(run.repeat);
   request.threads = run.world == "threads";
-  request.wait_limit = run.wait_limit > 0 ? run.wait_limit : default_wait_limit();
+  request.wait_limit = run.wait_limit;
   return request;
 }
 

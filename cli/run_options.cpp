@@ -72,7 +72,7 @@ void RunOptions::add_to(CLI::App& command) {
               "slices (default 1)")
       ->group(group);
   add_number(command, "--wait-limit", wait_limit, 1e-3, 1e6,
-             "Seconds that any wait may last (default 30, or IMBREX_WAIT_LIMIT)")
+             "Seconds that any wait may last (default: IMBREX_WAIT_LIMIT; else 30, and 600 for late ranks)")
       ->group(group);
   add_integer(command, "--delays", delays, 0, largest_seed,
               "For tests: random pauses of this seed before tasks, waits and posts; 0 (default): none")
@@ -170,7 +170,7 @@ jobs::RunRequest RunOptions::request(const PlanOptions& plan) const {
   request.ranks_per_gpu = static_cast<int>(ranks_per_gpu);
   request.cpu.workers = static_cast<int>(workers);
   request.cpu.testing.delays = static_cast<std::uint64_t>(delays);
-  request.wait_limit = wait_limit > 0 ? wait_limit : default_wait_limit();
+  request.wait_limit = wait_limit;
   return request;
 }
 

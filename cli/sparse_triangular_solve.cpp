@@ -193,7 +193,7 @@ SolveRequest TriangularSolveRun::request(const PlanOptions& plan, const RunOptio
   request.threads = run.world == "threads";
   request.workers = static_cast<int>(run.workers);
   request.ranks_per_gpu = static_cast<int>(run.ranks_per_gpu);
-  request.wait_limit = run.wait_limit > 0 ? run.wait_limit : default_wait_limit();
+  request.wait_limit = run.wait_limit;
   return request;
 }
 

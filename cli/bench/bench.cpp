@@ -103,7 +103,6 @@ jobs::MeasureRequest request_of(const Options& o, bool all) {
   request.rounds = static_cast<int>(o.rounds);
   if (o.runs > 0) request.runs = static_cast<int>(o.runs);
   request.threads = o.world == "threads";
-  request.wait_limit = default_wait_limit();
   return request;
 }
 
@@ -277,7 +276,6 @@ int tune_products(const Program& program, const Options& o) {
   request.problems = grid(o);
   request.rounds = static_cast<int>(o.rounds);
   if (o.runs > 0) request.runs = static_cast<int>(o.runs);
-  request.wait_limit = default_wait_limit();
   return tune_products(program, request, o.out);
 }
 
@@ -294,7 +292,6 @@ int tune(const Program& program, const Options& o) {
   request.rounds = static_cast<int>(o.rounds);
   if (o.runs > 0) request.runs = static_cast<int>(o.runs);
   request.threads = o.world == "threads";
-  request.wait_limit = default_wait_limit();
   return tune_all_reduces(program, request, o.out);
 }
 

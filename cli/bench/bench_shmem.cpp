@@ -75,7 +75,6 @@ int bench(const Program& program, const Options& o) {
   request.rounds = static_cast<int>(o.rounds);
   request.device = device_named(o.device);
   request.quick = o.quick;
-  request.wait_limit = default_wait_limit();
   for (const std::string& name : o.measures)
     request.measures.push_back(named<jobs::ShmemMeasure>("--measures", name, jobs::shmem_measures));
   for (const std::string& name : o.calls)

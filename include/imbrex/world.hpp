@@ -12,12 +12,14 @@
 
 namespace imbrex {
 
-/// IMBREX_WAIT_LIMIT, or 30. Throws Error(invalid_input) if the variable is not a number.
-double default_wait_limit();
-
 struct WorldOptions {
   std::size_t heap_bytes = std::size_t{1} << 30;  ///< symmetric heap per rank; pages are taken on first touch
-  double wait_limit = default_wait_limit();       ///< seconds that any wait may last
+  /// Seconds that a wait may last once all ranks have come to it; 0: IMBREX_WAIT_LIMIT, or 30.
+  double wait_limit = 0;
+  /// Seconds that ranks wait for one that has not come, since its host compiles, or writes a checkpoint; 0: the wait
+  /// limit where that is set, here or by IMBREX_WAIT_LIMIT, else 600. A wait for a late rank that passes the wait limit
+  /// says so once, on standard error.
+  double entry_limit = 0;
   /// This rank's GPU, as CUDA numbers those that this process sees; ranks may differ. Not set: by the rank
   /// (docs/launching.md). What works on GPUs looks at it, with the world's first operator or collective there.
   std::optional<int> gpu = {};
@@ -72,7 +74,7 @@ class World {
 
   /// From the variables of `imbrex launch`, torchrun, Open MPI, MPICH, Intel MPI, PALS, Flux or Slurm; a world of one
   /// rank where none is set. Throws Error(invalid_input) naming the variable if they contradict each other, and
-  /// Error(runtime_failure) if a rank does not arrive within the wait limit, or the ranks do not fit together (two
+  /// Error(runtime_failure) if a rank does not arrive within the entry limit, or the ranks do not fit together (two
   /// claim one number, sizes or heap_bytes differ). A process may have several worlds, one after another or at once
   /// (docs/launching.md): all ranks make them in the same order. Where the launcher says that the ranks are on several
   /// hosts, or IMBREX_ADDRESS is set, they meet by TCP, and each host has a part of the heap of its own.
@@ -98,10 +100,11 @@ class World {
   /// How messages name a host: IMBREX_HOST there, or its own name. Two hosts may have one name.
   virtual std::string host_name(int host) const = 0;
 
+  /// Limits that were 0 are what holds.
   virtual const WorldOptions& options() const = 0;
   virtual SymmetricHeap& heap() = 0;
 
-  /// Returns when every rank has called it. Bounded by the wait limit; ends at once if a rank has failed or left.
+  /// Returns when every rank has called it. Bounded by the entry limit; ends at once if a rank has failed or left.
   virtual void barrier() = 0;
 
   /// all[r * bytes ...] receives rank r's `mine`. For set-up data of up to 4 KiB a rank. Bounded like barrier(). Throws

@@ -19,7 +19,9 @@ using enum ValueType;
 
 constexpr std::array<Variable, num_variables> registry{{
     {Key::wait_limit, "IMBREX_WAIT_LIMIT", number, "30",
-     "seconds that any wait may last, where the program does not say; past it the operation fails on every rank"},
+     "seconds that any wait may last, where the program does not say; past it the operation fails on every rank. Not "
+     "set: "
+     "30, but 600, or torch's timeout of the group, for a rank that has not come to the call"},
     {Key::loss_detection, "IMBREX_LOSS_DETECTION", text, "auto",
      "how the end of a peer process is noticed: auto, pidfd, or lock (a record lock, for kernels without pidfd_open)"},
     {Key::check_calls, "IMBREX_CHECK_CALLS", integer, "0",
@@ -162,9 +164,9 @@ std::optional<double> Environment::number(Key key) const {
   return value;
 }
 
-double Environment::wait_limit() const {
-  const double limit = number(Key::wait_limit).value_or(30);
-  IMBREX_EXPECTS(limit > 0 && limit <= most_wait_limit, "{}='{}' must be more than 0 and at most {} s",
+std::optional<double> Environment::wait_limit() const {
+  const std::optional<double> limit = number(Key::wait_limit);
+  IMBREX_EXPECTS(!limit || (*limit > 0 && *limit <= most_wait_limit), "{}='{}' must be more than 0 and at most {} s",
                  name_of(Key::wait_limit), *raw(Key::wait_limit), most_wait_limit);
   return limit;
 }

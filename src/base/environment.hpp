@@ -102,8 +102,8 @@ class Environment {
   std::optional<std::int64_t> integer(Key key) const;
   std::optional<double> number(Key key) const;
 
-  /// IMBREX_WAIT_LIMIT, or 30. Throws Error(invalid_input) where it is no limit.
-  double wait_limit() const;
+  /// IMBREX_WAIT_LIMIT, where it is set. Throws Error(invalid_input) where it is no limit.
+  std::optional<double> wait_limit() const;
 
   /// IMBREX_LOSS_DETECTION, or "auto". Throws Error(invalid_input) where it is no method.
   std::string loss_detection() const;

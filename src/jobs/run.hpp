@@ -43,10 +43,10 @@ struct RunRequest {
   int repeat = 1;
   bool threads = false;  ///< ranks are threads of this process instead of processes
   bool timeline = false;
-  CpuOptions cpu;          ///< of these, `delays` holds on GPUs too
-  std::string kernel;      ///< GPUs: CudaOptions::kernel, for fused plans
-  int ranks_per_gpu = 1;   ///< more: CudaOptions::ranks_per_gpu; the device is cuda then
-  double wait_limit = 30;  ///< seconds
+  CpuOptions cpu;         ///< of these, `delays` holds on GPUs too
+  std::string kernel;     ///< GPUs: CudaOptions::kernel, for fused plans
+  int ranks_per_gpu = 1;  ///< more: CudaOptions::ranks_per_gpu; the device is cuda then
+  double wait_limit = 0;  ///< seconds; 0: the usual one
 };
 
 struct RunResult {

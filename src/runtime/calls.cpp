@@ -318,10 +318,9 @@ void Calls::await(const std::function<bool(int)>& there, std::string_view for_wh
       if (!there(r)) ranks.push_back(r);
     return ranks;
   };
-  const double limit = world_.options().wait_limit;
   control_.wait(
-      limit, [&] { return missing().empty(); },
-      [&] {
+      limits_of(world_.options()), [&] { return missing().empty(); },
+      [&](double limit) {
         return fmt::format("{} waited {:.3g} s {} for {}, the wait limit", control_.name(rank_), limit, for_what,
                            control_.list(missing()));
       },
@@ -331,7 +330,8 @@ void Calls::await(const std::function<bool(int)>& there, std::string_view for_wh
             return fmt::format("{} waits {}, but {} has left the world", control_.name(rank_), for_what,
                                control_.name(r));
         return {};
-      });
+      },
+      {missing, fmt::format("call {}", number_)});
 }
 
 // A rank proposes that the call is skipped, or that an agreement comes before it, only where it has seen, after it said
@@ -407,9 +407,8 @@ void Calls::stand_in() {
     return !some;
   };
   const auto await_takers = [&] {
-    control_.wait(world_.options().wait_limit, look, [&] {
-      return fmt::format("{} waited {:.3g} s for ranks that have taken call {}", control_.name(rank_),
-                         world_.options().wait_limit, number_);
+    control_.wait(world_.options().wait_limit, look, [&](double limit) {
+      return fmt::format("{} waited {:.3g} s for ranks that have taken call {}", control_.name(rank_), limit, number_);
     });
   };
   await_takers();

@@ -142,6 +142,11 @@ class Calls {
   /// "; rank 2 has not come to this call": the ranks that have not come to this rank's last call, which `last_call`
   /// names; empty where all have. From any thread, also beside one that makes calls.
   std::string absence(std::string_view last_call) const;
+  /// A rank's last call, modulo 2^32, as far as known here; 0: there was none. From any thread.
+  std::uint32_t last(int rank) const {
+    return static_cast<std::uint32_t>(word(control_.home(rank).ranks[rank].calls).load() >> 32);
+  }
+  std::uint32_t last() const { return last(rank_); }
 
   /// All ranks set it, after an agreement: what their next call begins with, in which they wait for each other. It is
   /// done once: by that call, by a rank that stands in for it, or by run_prelude before, on every rank. Where it

@@ -7,6 +7,8 @@
 #include <cstring>
 
 #include "base/check.hpp"
+#include "base/clock.hpp"
+#include "base/narrow.hpp"
 
 namespace imbrex::runtime {
 namespace {
@@ -36,10 +38,11 @@ void Backoff::pause() {
   if (round_ < 1 << 20) ++round_;
 }
 
-void Control::wait(double limit, const std::function<bool()>& done, const std::function<std::string()>& diagnosis,
-                   const std::function<std::string()>& hopeless) {
+void Control::wait(const WaitLimits& limits, const std::function<bool()>& done,
+                   const std::function<std::string(double)>& diagnosis, const std::function<std::string()>& hopeless,
+                   const Meeting& meeting) {
   Backoff backoff;
-  const auto begin = Clock::now();
+  BoundedWait bounded(limits, base::monotonic_seconds());
   for (;;) {
     // What a rank did before it failed counts: its failure is looked for first, and brings all that came before. What a
     // rank of a third host said may still be on its way.
@@ -49,15 +52,37 @@ void Control::wait(double limit, const std::function<bool()>& done, const std::f
     if (backoff.sleeping()) {
       if (hopeless)
         if (const std::string reason = hopeless(); !reason.empty()) record_and_throw(reason);
-      if (seconds_since(begin) > limit) record_and_throw(diagnosis());
+      std::vector<int> late;
+      const auto look = [&] {
+        if (meeting.late) late = meeting.late();
+        return !late.empty();
+      };
+      switch (bounded.judge(base::monotonic_seconds(), look)) {
+        case BoundedWait::Verdict::going_on: break;
+        case BoundedWait::Verdict::tell_of_late:
+          tell_late(rank_, list(late), late.size(), meeting.name, limits.entry);
+          break;
+        case BoundedWait::Verdict::late_rank: record_and_throw(diagnosis(limits.entry));
+        case BoundedWait::Verdict::lost: record_and_throw(diagnosis(limits.wait));
+      }
     }
     backoff.pause();
   }
 }
 
-void Control::barrier(double limit) { enter(no_gather, limit); }
+std::vector<int> Control::late(Counted counted) const {
+  const auto count = [&](int rank) {
+    return word(home(rank).ranks[rank].entered[static_cast<std::uint32_t>(counted)]).load(std::memory_order_relaxed);
+  };
+  std::vector<int> ranks;
+  for (int r = 0; r < size(); ++r)
+    if (base::wrapped<std::int32_t>(count(r) - count(rank_)) < 0) ranks.push_back(r);
+  return ranks;
+}
 
-void Control::enter(std::uint32_t gathered, double limit) {
+void Control::barrier(const WaitLimits& limits) { enter_barrier(no_gather, limits); }
+
+void Control::enter_barrier(std::uint32_t gathered, const WaitLimits& limits) {
   throw_if_failed();
   RankRecord& own = block_->ranks[rank_];
   const std::uint64_t number = word(own.arrived).load(std::memory_order_relaxed) + 1;
@@ -77,9 +102,9 @@ void Control::enter(std::uint32_t gathered, double limit) {
     return ranks;
   };
   wait(
-      limit,
+      limits,
       [&] { return word(block_->arrivals).load(std::memory_order_acquire) >= number * near && far_arrived(number); },
-      [&] {
+      [&](double limit) {
         return fmt::format("{} waited {:.3g} s at barrier {} for {}, the wait limit", name(rank_), limit, number,
                            list(missing()));
       },
@@ -89,7 +114,8 @@ void Control::enter(std::uint32_t gathered, double limit) {
           if (state(r) >= finished && word(home(r).ranks[r].arrived).load(std::memory_order_acquire) < number)
             return fmt::format("{} waits at barrier {}, but {} has left the world", name(rank_), number, name(r));
         return {};
-      });
+      },
+      {missing, fmt::format("barrier {}", number)});
 }
 
 bool Control::far_arrived(std::uint64_t number) const {
@@ -105,7 +131,7 @@ std::uint64_t Control::near_ranks() const {
   return count;
 }
 
-void Control::all_gather(const void* mine, void* all, std::size_t bytes, double limit) {
+void Control::all_gather(const void* mine, void* all, std::size_t bytes, const WaitLimits& limits) {
   IMBREX_EXPECTS(bytes <= max_gather_bytes, "all_gather of {} bytes a rank: at most {} are allowed", bytes,
                  max_gather_bytes);
   // Two slots alternate: a rank overwrites slot s only after a barrier that every rank enters after it
@@ -114,7 +140,7 @@ void Control::all_gather(const void* mine, void* all, std::size_t bytes, double 
   const auto slot = static_cast<std::size_t>(word(own.arrived).load(std::memory_order_relaxed) % 2);
   throw_if_failed();
   if (bytes) std::memcpy(block_->gather[slot][rank_], mine, bytes);
-  enter(static_cast<std::uint32_t>(bytes), limit);
+  enter_barrier(static_cast<std::uint32_t>(bytes), limits);
   const std::uint32_t first = home(0).ranks[0].gathered[slot];
   for (int r = 0; r < size(); ++r) {
     const std::uint32_t other = home(r).ranks[r].gathered[slot];

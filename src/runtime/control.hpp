@@ -11,12 +11,18 @@
 #include <string_view>
 #include <vector>
 
+#include "runtime/late.hpp"
+
 namespace imbrex::runtime {
 
 inline constexpr int max_world_size = 64;
 inline constexpr std::size_t max_gather_bytes = 4096;
 inline constexpr std::uint64_t control_magic = 0x316b6c6278726269;  // "ibrxblk1"
-inline constexpr std::uint32_t protocol_version = 9;
+inline constexpr std::uint32_t protocol_version = 10;
+
+/// What ranks count that they have come to, each kind in one order: epochs and collectives of the CPU, and epochs of
+/// libraries on GPUs, which hosts look after. Kernels count in device::State.
+enum class Counted : std::uint32_t { cpu = 0, libraries = 1 };
 
 enum RankState : std::uint32_t { joining = 0, running = 1, finished = 2, failed = 3 };
 
@@ -33,6 +39,7 @@ struct alignas(64) RankRecord {
   std::uint64_t process;      // a number that its process took at random: threads of one process share it
   std::uint64_t agreements;   // that it has begun
   std::uint64_t skipped;      // number of the last call for which it had no rows: see Calls
+  std::uint32_t entered[2];   // what it has come to, modulo 2^32: see Counted
 };
 
 inline constexpr std::uint32_t no_gather = 0xffffffff;  // the rank's last use of the slot was a barrier
@@ -169,14 +176,30 @@ class Control {
     word(block_->ranks[rank_].process).store(process, std::memory_order_relaxed);
   }
 
-  /// Throw Error(runtime_failure) past `limit` seconds, or as soon as it cannot succeed any more.
-  void barrier(double limit);
-  void all_gather(const void* mine, void* all, std::size_t bytes, double limit);
+  /// This rank has come to `count` more.
+  void enter(Counted counted, std::uint32_t count = 1) noexcept {
+    word(block_->ranks[rank_].entered[static_cast<std::uint32_t>(counted)]).fetch_add(count, std::memory_order_relaxed);
+  }
+  /// The ranks that have not come to what this rank came to last. Ranks of other hosts say how far they are with each
+  /// sign of life.
+  std::vector<int> late(Counted counted) const;
 
-  /// Polls until `done`. Past `limit` seconds records and throws what `diagnosis` says; throws the failure once one is
-  /// recorded. `hopeless` is asked now and then: text that is not empty ends the wait at once.
-  void wait(double limit, const std::function<bool()>& done, const std::function<std::string()>& diagnosis,
-            const std::function<std::string()>& hopeless = {});
+  /// Throw Error(runtime_failure) past the limits, or as soon as it cannot succeed any more.
+  void barrier(const WaitLimits& limits);
+  void all_gather(const void* mine, void* all, std::size_t bytes, const WaitLimits& limits);
+
+  /// What a wait is for that ranks come to: which have not, and its name behind "has not come to".
+  struct Meeting {
+    std::function<std::vector<int>()> late;
+    std::string name;
+  };
+
+  /// Polls until `done`. Past its limits (see BoundedWait) records and throws what `diagnosis` says, and the seconds of
+  /// which; throws the failure once one is recorded. `hopeless` is asked now and then: text that is not empty ends the
+  /// wait at once.
+  void wait(const WaitLimits& limits, const std::function<bool()>& done,
+            const std::function<std::string(double)>& diagnosis, const std::function<std::string()>& hopeless = {},
+            const Meeting& meeting = {});
 
   /// Records the first failure of the world; later ones are dropped.
   void record(std::string_view message) noexcept;
@@ -199,7 +222,7 @@ class Control {
 
  private:
   /// One barrier. What a gather of this number finds in `gathered` says what this rank has come for.
-  void enter(std::uint32_t gathered, double limit);
+  void enter_barrier(std::uint32_t gathered, const WaitLimits& limits);
 
   static constexpr std::uint32_t phase_clear = 0, phase_committed = 1, phase_writing = 2;
 

@@ -11,26 +11,35 @@
 #include "runtime/attachment.hpp"
 #include "runtime/one_process.hpp"
 
-namespace imbrex {
-
-double default_wait_limit() { return base::environment().wait_limit(); }
-
-}  // namespace imbrex
-
 namespace imbrex::runtime {
+namespace {
 
-void validate(int size, const WorldOptions& options) {
+// Seconds, where no others are chosen.
+constexpr double usual_wait_limit = 30, usual_entry_limit = 600;
+
+}  // namespace
+
+WorldOptions validated(int size, WorldOptions options) {
   IMBREX_EXPECTS(size >= 1 && size <= max_world_size, "a world of {} ranks: there must be 1 to {}", size,
                  max_world_size);
-  IMBREX_EXPECTS(options.wait_limit > 0 && options.wait_limit <= base::most_wait_limit,
-                 "wait limit of {} s: it must be more than 0 and at most {} s", options.wait_limit,
-                 base::most_wait_limit);
+  const auto expect_limit = [](const char* which, double seconds) {
+    IMBREX_EXPECTS(seconds >= 0 && seconds <= base::most_wait_limit,
+                   "{} limit of {} s: it must be more than 0 and at most {} s, or 0 for the usual one", which, seconds,
+                   base::most_wait_limit);
+  };
+  expect_limit("wait", options.wait_limit);
+  expect_limit("entry", options.entry_limit);
+  // What is chosen holds for all waits.
+  const std::optional<double> chosen = options.wait_limit > 0 ? options.wait_limit : base::environment().wait_limit();
+  options.wait_limit = chosen.value_or(usual_wait_limit);
+  if (options.entry_limit == 0) options.entry_limit = chosen.value_or(usual_entry_limit);
   // Before there are ranks, each of which would say it.
   static_cast<void>(base::environment().loss_detection());
   static_cast<void>(base::environment().check_calls());
   IMBREX_EXPECTS(options.heap_bytes <= std::size_t{1} << 40, "symmetric heap of {} bytes a rank: at most 2^40",
                  options.heap_bytes);
   IMBREX_EXPECTS(options.sms_for_others >= 0, "sms_for_others = {}: it must be 0 or more", options.sms_for_others);
+  return options;
 }
 
 namespace {
@@ -43,7 +52,6 @@ std::size_t stride_of(const WorldOptions& options) {
 }  // namespace
 
 std::shared_ptr<Segment> Segment::create(int size, const WorldOptions& options) {
-  validate(size, options);
   auto segment = std::make_shared<Segment>();
   const std::size_t stride = stride_of(options);
   segment->control_file = SharedMemory::create_file("imbrex-control", sizeof(ControlBlock));
@@ -84,7 +92,7 @@ HostWorld::HostWorld(std::shared_ptr<Segment> segment, int rank, const WorldOpti
       rank_(rank),
       pid_(getpid()),
       exceptions_(std::uncaught_exceptions()),
-      options_(options),
+      options_(validated(static_cast<int>(segment_->block().size), options)),
       links_(std::move(links)),
       control_(segment_->block(), rank, links_.get()),
       calls_(*this, control_, rank),
@@ -138,6 +146,21 @@ std::string own_address(World& world) {
   return links ? links->own_address() : "127.0.0.1";
 }
 
+bool has_failed(World& world) noexcept { return dynamic_cast<HostWorld&>(world).control().has_failed(); }
+
+void enter(World& world, Counted counted, std::uint32_t count) {
+  dynamic_cast<HostWorld&>(world).control().enter(counted, count);
+}
+
+std::vector<int> late_ranks(World& world, Counted counted) {
+  return dynamic_cast<HostWorld&>(world).control().late(counted);
+}
+
+void tell_late(World& world, const std::vector<int>& late, std::string_view what) noexcept {
+  const std::string names = dynamic_cast<HostWorld&>(world).control().list(late);
+  tell_late(world.rank(), names, late.size(), what, world.options().entry_limit);
+}
+
 Calls& calls_of(World& world) { return dynamic_cast<HostWorld&>(world).calls(); }
 
 std::shared_ptr<void>& attachment(World& world) { return dynamic_cast<HostWorld&>(world).attachment(); }
@@ -167,7 +190,7 @@ void HostWorld::fail(const std::string& message) noexcept {
 int run_rank(World& world, const std::function<int(World&)>& body) noexcept {
   const auto report = [&](const char* message, int code) {
     world.fail(message);
-    print_rank_error(world.rank(), message);
+    print_rank_line(world.rank(), message);
     return code;
   };
   try {
@@ -186,14 +209,6 @@ int run_rank(World& world, const std::function<int(World&)>& body) noexcept {
 int worse(int a, int b) {
   const auto severity = [](int code) { return code == 3 ? 4 : code < 0 || code > 3 ? 3 : code; };
   return severity(a) >= severity(b) ? a : b;
-}
-
-void print_rank_error(int rank, std::string_view message) noexcept {
-  try {
-    const std::string line = fmt::format("imbrex: rank {}: {}\n", rank, message);
-    [[maybe_unused]] const auto written = write(STDERR_FILENO, line.data(), line.size());
-  } catch (...) {
-  }
 }
 
 }  // namespace imbrex::runtime

@@ -4,7 +4,6 @@
 
 #include <memory>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "imbrex/world.hpp"
@@ -49,11 +48,11 @@ class HostWorld final : public World {
   SymmetricHeap& heap() override { return heap_; }
   void barrier() override {
     expect_own();
-    control_.barrier(options_.wait_limit);
+    control_.barrier(limits_of(options_));
   }
   void all_gather(const void* mine, void* all, std::size_t bytes) override {
     expect_own();
-    control_.all_gather(mine, all, bytes, options_.wait_limit);
+    control_.all_gather(mine, all, bytes, limits_of(options_));
   }
   void fail(const std::string& message) noexcept override;
   void throw_if_failed() const override { control_.throw_if_failed(); }
@@ -92,16 +91,23 @@ void put_word(World& world, int rank, std::size_t offset, std::uint64_t value);
 /// Where ranks of other hosts reach this one, in digits; where there are none, the address of this host to itself.
 std::string own_address(World& world);
 
-/// Throw Error(invalid_input) naming the value and the rule.
-void validate(int size, const WorldOptions& options);
+/// With the limits that hold where none are set. Throws Error(invalid_input) naming the value and the rule.
+WorldOptions validated(int size, WorldOptions options);
+
+/// Whether a rank has failed or was lost; throw_if_failed says which.
+bool has_failed(World& world) noexcept;
+
+/// This rank has come to `count` more of a kind that ranks count.
+void enter(World& world, Counted counted, std::uint32_t count = 1);
+/// The ranks that have not come to what this one came to last.
+std::vector<int> late_ranks(World& world, Counted counted);
+/// Prints that those ranks have not come to `what`, and how long this one waits for them.
+void tell_late(World& world, const std::vector<int>& late, std::string_view what) noexcept;
 
 /// Runs `body` as `world`'s rank: an exception fails the world, is printed, and becomes an exit code.
 int run_rank(World& world, const std::function<int(World&)>& body) noexcept;
 
 /// The worse of two exit codes: 3, then codes that are not Imbrex's, then 2, 1, 0.
 int worse(int a, int b);
-
-/// Prints "imbrex: rank 2: message" to standard error, in one write so that ranks do not mix.
-void print_rank_error(int rank, std::string_view message) noexcept;
 
 }  // namespace imbrex::runtime

@@ -26,7 +26,7 @@ int run_child(const std::shared_ptr<Segment>& segment, int rank, pid_t parent, c
   const auto report = [&](const char* message, int code) {
     control.record(message);
     control.set_state(failed);
-    print_rank_error(rank, message);
+    print_rank_line(rank, message);
     return code;
   };
   try {
@@ -37,7 +37,7 @@ int run_child(const std::shared_ptr<Segment>& segment, int rank, pid_t parent, c
             if (control.pid(r) == 0) return false;
           return true;
         },
-        [&] { return fmt::format("rank {} waited {:.3g} s for the other ranks to start", rank, options.wait_limit); });
+        [&](double limit) { return fmt::format("rank {} waited {:.3g} s for the other ranks to start", rank, limit); });
     HostWorld world(segment, rank, options, Kind::processes);
     return run_rank(world, body);
   } catch (const Error& error) {
@@ -62,14 +62,15 @@ int flush_child(int rank, int code, bool failed_before) noexcept {
   // Streams forget why an earlier write failed.
   const bool lost = flushed ? std::ferror(stdout) != 0 && !failed_before && output_is_wanted() : errno != EBADF;
   if (!lost || code == failure) return code;
-  print_rank_error(rank, why ? fmt::format("what it printed cannot be written: {}", why)
-                             : std::string("what it printed could not be written to standard output"));
+  print_rank_line(rank, why ? fmt::format("what it printed cannot be written: {}", why)
+                            : std::string("what it printed could not be written to standard output"));
   return failure;
 }
 
 }  // namespace
 
-int run_processes(int ranks, const WorldOptions& options, const std::function<int(World&)>& body) {
+int run_processes(int ranks, const WorldOptions& given, const std::function<int(World&)>& body) {
+  const WorldOptions options = validated(ranks, given);
   const auto segment = Segment::create(ranks, options);
   Control control(segment->block(), Control::outsider);
   Children children;
@@ -93,7 +94,7 @@ int run_processes(int ranks, const WorldOptions& options, const std::function<in
   std::optional<Clock::time_point> last_resort;  // when those are killed that have not ended on their own
   while (!children.all_ended()) {
     children.wait(std::chrono::milliseconds(100), [&](int rank, const Ending& ending) {
-      if (ending.signal || ending.unknown) print_rank_error(rank, describe(ending));
+      if (ending.signal || ending.unknown) print_rank_line(rank, describe(ending));
       const bool lost = control.state(rank) < finished;
       if (lost) control.record_lost(rank);
       result = worse(result, lost || ending.signal ? 3 : ending.code);

@@ -7,8 +7,9 @@
 
 namespace imbrex {
 
-int run_threads(int ranks, const WorldOptions& options, const std::function<int(World&)>& body) {
+int run_threads(int ranks, const WorldOptions& given, const std::function<int(World&)>& body) {
   using namespace runtime;
+  const WorldOptions options = validated(ranks, given);
   const auto segment = Segment::create(ranks, options);
   std::vector<int> codes(static_cast<std::size_t>(ranks), 3);
   std::vector<std::thread> threads;
@@ -21,7 +22,7 @@ int run_threads(int ranks, const WorldOptions& options, const std::function<int(
           codes[static_cast<std::size_t>(rank)] = run_rank(world, body);
         } catch (const std::exception& error) {
           Control(segment->block(), rank).record(error.what());
-          print_rank_error(rank, error.what());
+          print_rank_line(rank, error.what());
         }
       });
     } catch (const std::system_error& error) {

@@ -322,6 +322,27 @@ int run(int count, char** words) {
     World::from_environment(options)->barrier();
     return 0;
   }
+  if (mode == "limits") {
+    WorldOptions options{.heap_bytes = 4096};
+    options.wait_limit = std::atof(words[2]);
+    options.entry_limit = std::atof(words[3]);
+    const auto world = World::from_environment(options);
+    std::fprintf(stderr, "wait %g entry %g\n", world->options().wait_limit, world->options().entry_limit);
+    return 0;
+  }
+  // The last rank comes so late to the world, and so late to its barrier.
+  if (mode == "late") {
+    WorldOptions options{.heap_bytes = 4096};
+    options.wait_limit = std::atof(words[2]);
+    options.entry_limit = std::atof(words[3]);
+    const bool last = std::string(words[5]) == "last";
+    const auto delay = std::chrono::duration<double>(last ? std::atof(words[4]) : 0);
+    std::this_thread::sleep_for(delay);
+    const auto world = World::from_environment(options);
+    std::this_thread::sleep_for(delay);
+    world->barrier();
+    return 0;
+  }
   return 2;
 }
 

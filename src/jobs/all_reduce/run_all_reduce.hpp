@@ -36,8 +36,8 @@ struct AllReduceRequest {
   bool verify =
       false;  ///< against a float64 sum, every element within the reported bound; ranks and repeats bitwise equal
   int repeat = 1;
-  bool threads = false;    ///< ranks are threads of this process instead of processes
-  double wait_limit = 30;  ///< seconds
+  bool threads = false;   ///< ranks are threads of this process instead of processes
+  double wait_limit = 0;  ///< seconds; 0: the usual one
 };
 
 struct AllReduceResult {

@@ -32,7 +32,7 @@ struct EmbeddingRequest {
   bool threads = false;  ///< ranks are threads of this process instead of processes
   int workers = 1;       ///< CPU: threads a rank
   int ranks_per_gpu = 1;
-  double wait_limit = 30;  ///< seconds
+  double wait_limit = 0;  ///< seconds; 0: the usual one
 };
 
 struct EmbeddingResult {

@@ -50,7 +50,7 @@ struct JacobiRequest {
   int repeat = 1;
   bool threads = false;  ///< ranks are threads of this process instead of processes
   int ranks_per_gpu = 1;
-  double wait_limit = 30;  ///< seconds
+  double wait_limit = 0;  ///< seconds; 0: the usual one
 };
 
 struct JacobiResult {

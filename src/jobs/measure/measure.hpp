@@ -30,9 +30,9 @@ struct MeasureRequest {
   /// the same, so that clocks that fall under load have fallen; with `all`, whose many candidates see to that, 2 of
   /// those that take more than 0.5 ms.
   int runs = 0;
-  std::string gpu;         ///< of the table that the result completes; others are refused. Empty: any
-  bool threads = false;    ///< ranks are threads of this process instead of processes
-  double wait_limit = 30;  ///< seconds
+  std::string gpu;        ///< of the table that the result completes; others are refused. Empty: any
+  bool threads = false;   ///< ranks are threads of this process instead of processes
+  double wait_limit = 0;  ///< seconds; 0: the usual one
 };
 
 /// A plan and its time, the slowest rank's.
@@ -101,9 +101,9 @@ struct AllReduceMeasureRequest {
   std::int64_t least = 1024, most = std::int64_t{64} << 20;  ///< bytes of the vectors, whole KiB; sizes double
   int rounds = 9;                                            ///< candidates run in turn, so many times; medians count
   int runs = 20;                                             ///< calls in a graph that is replayed; a tenth above 8 MiB
-  std::string gpu;         ///< of the table that the result completes; others are refused. Empty: any
-  bool threads = false;    ///< ranks are threads of this process instead of processes
-  double wait_limit = 30;  ///< seconds
+  std::string gpu;        ///< of the table that the result completes; others are refused. Empty: any
+  bool threads = false;   ///< ranks are threads of this process instead of processes
+  double wait_limit = 0;  ///< seconds; 0: the usual one
 };
 
 /// Measures exact all-reduces, one-shot and two-shot, and two-shot ones through each codec, size by size, on random
@@ -126,11 +126,11 @@ std::string tuning_table(const std::vector<AllReduceMeasurement>& measurements, 
 
 struct ProductMeasureRequest {
   std::vector<Problem>
-      problems;            ///< of any number of ranks: what one of them multiplies is measured, each product once
-  int rounds = 9;          ///< candidates run in turn, so many times; medians count
-  int runs = 0;            ///< products in a sample, even; 0: 8, or 2 of those that take more than 0.5 ms
-  std::string gpu;         ///< of the table that the result completes; others are refused. Empty: any
-  double wait_limit = 30;  ///< seconds
+      problems;           ///< of any number of ranks: what one of them multiplies is measured, each product once
+  int rounds = 9;         ///< candidates run in turn, so many times; medians count
+  int runs = 0;           ///< products in a sample, even; 0: 8, or 2 of those that take more than 0.5 ms
+  std::string gpu;        ///< of the table that the result completes; others are refused. Empty: any
+  double wait_limit = 0;  ///< seconds; 0: the usual one
 };
 
 /// Seconds of one product, A (m x k) by B (k x n), by the algorithms that cuBLASLt suggests.

@@ -191,7 +191,7 @@ int launch(int ranks, const std::vector<std::string>& command, int ranks_per_gpu
   while (!children.all_ended()) {
     children.wait(std::chrono::milliseconds(100), [&](int rank, const Ending& ending) {
       const bool told = ending.signal || ending.unknown;
-      if (told) print_rank_error(rank, describe(ending));
+      if (told) print_rank_line(rank, describe(ending));
       result = worse(result, ending.signal ? 3 : ending.code);
       if (ending.signal || ending.code)
         obituary.publish(

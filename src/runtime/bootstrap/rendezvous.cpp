@@ -94,6 +94,7 @@ class Host {
     try {
       while (joined_ < std::ssize(meeting_.ranks) - 1) {
         if (milliseconds_until(deadline_) == 0) refuse(missing());
+        late_.look([this] { return missing_ranks(); });
         receive();
       }
     } catch (const Error& error) {
@@ -216,12 +217,16 @@ class Host {
     return known ? fmt::format("pid {}", peers_[static_cast<std::size_t>(rank)].hello.pid) : std::string();
   }
 
-  std::string missing() const {
+  std::vector<int> missing_ranks() const {
     std::vector<int> ranks;
     for (const int rank : later_ranks())
       if (!peers_[static_cast<std::size_t>(rank)].socket) ranks.push_back(rank);
-    return fmt::format("{} of {} did not arrive within {:.3g} s of rank {}{}", list_ranks(ranks), size_,
-                       options_.wait_limit, meeting_.first(),
+    return ranks;
+  }
+
+  std::string missing() const {
+    return fmt::format("{} of {} did not arrive within {:.3g} s of rank {}{}", list_ranks(missing_ranks()), size_,
+                       options_.entry_limit, meeting_.first(),
                        turned_away_.empty() ? "" : fmt::format("; a process of {} was turned away", turned_away_));
   }
 
@@ -260,7 +265,8 @@ class Host {
   const Meeting& meeting_;
   int size_;
   const WorldOptions& options_;
-  Deadline deadline_ = deadline_in(options_.wait_limit);
+  Deadline deadline_ = deadline_in(options_.entry_limit);
+  LateToJoin late_{meeting_.first(), options_};
   std::vector<Guest> peers_;               // by rank; the first one's stays empty
   std::vector<FileDescriptor> strangers_;  // connected, have not said who they are
   std::string turned_away_;                // the last one, for the diagnosis
@@ -292,7 +298,8 @@ class TakenName {
 /// Waits for the first rank, whose socket it returns. That one itself gets no socket, but `listener`; where another has
 /// been quicker, it gets that one's socket.
 FileDescriptor find_host(const Meeting& meeting, int rank, FileDescriptor& listener) {
-  const Deadline deadline = deadline_in(meeting.options.wait_limit);
+  const Deadline deadline = deadline_in(meeting.options.entry_limit);
+  LateToJoin late(rank, meeting.options);
   Deadline next_look = deadline_in(1e-3 * look_interval);
   TakenName taken(meeting, rank);
   for (Backoff backoff;; backoff.pause()) {
@@ -301,12 +308,13 @@ FileDescriptor find_host(const Meeting& meeting, int rank, FileDescriptor& liste
     if (milliseconds_until(next_look) == 0) {
       throw_if_launcher_reports(meeting);
       taken.throw_if_held();
+      late.look([&] { return std::vector{meeting.first()}; });
       next_look = deadline_in(1e-3 * look_interval);
     }
     if (milliseconds_until(deadline) > 0) continue;
     const std::string holder = holder_of(meeting.name);
     refuse(fmt::format("rank {} did not arrive within {:.3g} s of rank {} of {}, {}", meeting.first(),
-                       meeting.options.wait_limit, rank, meeting.size,
+                       meeting.options.entry_limit, rank, meeting.size,
                        holder.empty() ? "or is not on this host (or in another network namespace)"
                                       : fmt::format("and {} holds its address '@{}'", holder, meeting.name)));
   }
@@ -341,14 +349,14 @@ Met join(const Meeting& meeting, int rank, FileDescriptor socket) {
   send_message(socket, &hello, sizeof hello);  // where it fails, what rank 0 has said before may be there
 
   // The first rank decides within its own limit, which may have begun later.
-  const Deadline patience = deadline_in(options.wait_limit + 2);
+  const Deadline patience = deadline_in(options.entry_limit + 2);
   pollfd entry{socket.get(), POLLIN, 0};
   int ready = 0;
   while ((ready = poll(&entry, 1, milliseconds_until(patience))) < 0 && errno == EINTR) {
   }
   if (ready == 0)
     refuse(fmt::format("rank {} did not answer rank {} within {:.3g} s; {} listens at its address", meeting.first(),
-                       rank, options.wait_limit + 2, describe(host)));
+                       rank, options.entry_limit + 2, describe(host)));
   Verdict verdict;
   std::vector<FileDescriptor> files;
   const std::size_t bytes = receive_message(socket, &verdict, sizeof verdict, &files);
@@ -438,8 +446,8 @@ std::unique_ptr<World> meet_by_network(const LaunchIdentity& launch, unsigned se
 
 }  // namespace
 
-std::unique_ptr<World> meet(const LaunchIdentity& launch, int rank, int size, const WorldOptions& options) {
-  validate(size, options);
+std::unique_ptr<World> meet(const LaunchIdentity& launch, int rank, int size, const WorldOptions& given) {
+  const WorldOptions options = validated(size, given);
   IMBREX_EXPECTS(rank >= 0 && rank < size, "rank {} of {}: ranks are 0 to {}", rank, size, size - 1);
   if (size == 1) return std::make_unique<HostWorld>(Segment::create(1, options), 0, options, Kind::processes);
   const unsigned sequence = next_sequence(launch.key, rank);
@@ -451,45 +459,3 @@ std::unique_ptr<World> meet(const LaunchIdentity& launch, int rank, int size, co
 }
 
 }  // namespace imbrex::runtime
-
-namespace imbrex {
-
-namespace {
-constexpr std::string_view unique_id_prefix = "imbrex-1:";
-constexpr std::size_t most_id_address = 80;
-}  // namespace
-
-std::unique_ptr<World> World::from_environment(const WorldOptions& options) {
-  const auto found = runtime::find_bootstrap(base::environment()).value_or(runtime::Bootstrap{});
-  return runtime::meet({found.key, found.secret, found.reach}, found.rank, found.size, options);
-}
-
-bool World::launched() { return runtime::find_bootstrap(base::environment()).has_value(); }
-
-UniqueId World::make_unique_id(const std::string& address) {
-  std::string text = std::string(unique_id_prefix) + runtime::random_id();
-  const auto set = base::environment().text(base::Key::address);
-  if (const std::string reached = address.empty() ? set.value_or("") : address; !reached.empty()) {
-    IMBREX_EXPECTS(reached.size() <= most_id_address, "address '{}': it must have at most {} bytes", reached,
-                   most_id_address);
-    static_cast<void>(runtime::parse_reach("address", reached, text));
-    text += '@' + reached;
-  }
-  UniqueId id;
-  text.copy(id.bytes.data(), id.bytes.size() - 1);
-  return id;
-}
-
-std::unique_ptr<World> World::connect(const UniqueId& id, int rank, int size, const WorldOptions& options) {
-  const std::string text(id.bytes.data(), strnlen(id.bytes.data(), id.bytes.size()));
-  constexpr std::size_t digits = unique_id_prefix.size() + 32;
-  IMBREX_EXPECTS(
-      text.starts_with(unique_id_prefix) && text.size() >= digits && (text.size() == digits || text[digits] == '@'),
-      "the unique id was not made by World::make_unique_id");
-  runtime::LaunchIdentity launch{text, true, {}};
-  if (text.size() > digits)
-    launch.reach = runtime::parse_reach("the unique id's address", text.substr(digits + 1), text.substr(0, digits));
-  return runtime::meet(launch, rank, size, options);
-}
-
-}  // namespace imbrex

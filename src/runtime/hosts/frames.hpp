@@ -30,7 +30,7 @@ enum class FrameKind : std::uint16_t {
   receipt = 4,   // nothing: who listens knows the secret, too
   refusal = 5,   // text: why there is no world
   roster = 6,    // RosterHead, then a RosterEntry for every rank
-  alive = 7,     // nothing: the rank is there
+  alive = 7,     // Alive: the rank is there; of a guest, nothing
   enter = 8,     // Entry, then what it gathers: the rank enters a barrier
   state = 9,     // std::uint32_t: the RankState with which the rank leaves
   failure = 10,  // text: what the rank's host has recorded
@@ -89,6 +89,10 @@ struct Entry {
   std::uint32_t unused = 0;
 };
 
+struct Alive {
+  std::uint32_t entered[2] = {};  // RankRecord::entered
+};
+
 struct RefusedCall {
   std::uint64_t number = 0;
   std::uint64_t calls = 0;  // the rank's record
@@ -99,7 +103,7 @@ struct PutWord {
   std::uint64_t value = 0;
 };
 
-static_assert(sizeof(PutWord) == 16);
+static_assert(sizeof(PutWord) == 16 && sizeof(Alive) == 8);
 static_assert(sizeof(FrameHead) == 12 && sizeof(Banner) == 48 && sizeof(RankHello) == 56 && sizeof(RankClaim) == 112 &&
               sizeof(RosterHead) == 16 && sizeof(RosterEntry) == 144 && sizeof(Entry) == 16 &&
               sizeof(RefusedCall) == 16);

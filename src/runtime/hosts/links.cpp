@@ -135,7 +135,10 @@ void Links::run() {
 
 // Times in which this process itself was stopped do not count.
 void Links::tick() {
-  send_all(FrameKind::alive, {});
+  Alive alive;
+  for (std::size_t i = 0; i < std::size(alive.entered); ++i)
+    alive.entered[i] = word(control_->block().ranks[rank_].entered[i]).load(std::memory_order_relaxed);
+  send_all(FrameKind::alive, bytes_of(alive));
   for (int r = 0; r < static_cast<int>(links_.size()); ++r) {
     Link& link = links_[static_cast<std::size_t>(r)];
     if (link.open && !link.connection.is_own()) read(r);  // which says so
@@ -176,7 +179,12 @@ void Links::lose(int rank, const std::string& why) {
 bool Links::take(int rank, const Frame& frame) {
   RankRecord& record = block_->ranks[rank];
   switch (frame.kind) {
-    case FrameKind::alive: return true;
+    case FrameKind::alive: {
+      const auto alive = frame.as<Alive>();
+      for (std::size_t i = 0; alive && i < std::size(alive->entered); ++i)
+        word(record.entered[i]).store(alive->entered[i], std::memory_order_relaxed);
+      return alive.has_value();
+    }
     case FrameKind::enter: return take_entry(rank, frame);
     case FrameKind::word: return take_word(frame);
     case FrameKind::failure: control_->record(frame.payload); return true;

@@ -81,6 +81,7 @@ class HostsMeeting::Registrar {
     try {
       while (joined_ < meeting_.size_) {
         if (milliseconds_until(meeting_.deadline_) == 0) refuse(missing());
+        late_.look([this] { return missing_ranks(); });
         wait(100);
         expect_all_there();
         admitted_ = gate_.admit();
@@ -128,13 +129,17 @@ class HostsMeeting::Registrar {
     ++joined_;
   }
 
-  std::string missing() const {
+  std::vector<int> missing_ranks() const {
     std::vector<int> ranks;
     for (int rank = 1; rank < meeting_.size_; ++rank)
       if (!guests_[static_cast<std::size_t>(rank)].connection) ranks.push_back(rank);
+    return ranks;
+  }
+
+  std::string missing() const {
     const std::string& away = gate_.turned_away();
-    return fmt::format("{} of {} did not arrive within {:.3g} s of rank 0 on host {}{}", list_ranks(ranks),
-                       meeting_.size_, meeting_.options_.wait_limit, own_host_name(), away.empty() ? "" : "; " + away);
+    return fmt::format("{} of {} did not arrive within {:.3g} s of rank 0 on host {}{}", list_ranks(missing_ranks()),
+                       meeting_.size_, meeting_.options_.entry_limit, own_host_name(), away.empty() ? "" : "; " + away);
   }
 
   static void tell(Guest& guest, const std::string& reason) {
@@ -198,6 +203,7 @@ class HostsMeeting::Registrar {
   std::vector<Guest> refused_;
   std::vector<Guest> admitted_;  // at once; those that have been taken are empty
   int joined_ = 1;
+  LateToJoin late_{0, meeting_.options_};
 };
 
 HostsMeeting::HostsMeeting(const std::string& key, unsigned sequence, const Reach& reach, int rank, int size,
@@ -208,7 +214,7 @@ HostsMeeting::HostsMeeting(const std::string& key, unsigned sequence, const Reac
       rank_(rank),
       size_(size),
       options_(options),
-      deadline_(deadline_in(options.wait_limit)),
+      deadline_(deadline_in(options.entry_limit)),
       world_(secret_.prove(fmt::format("hosts/{}", sequence))),
       connections_(static_cast<std::size_t>(size)) {
   if (const auto name = base::environment().text(base::Key::interface)) own_addresses_ = addresses_of_interface(*name);
@@ -271,7 +277,9 @@ void HostsMeeting::find_first() {
     for (int i = 0; i < ports_tried; ++i)
       places.push_back(address.with_port(static_cast<std::uint16_t>(reach_.first_port + i)));
   Answers answers(std::move(places));
-  if (auto found = knock(answers, own_addresses_, {secret_, world_, own_claim()}, deadline_, true)) {
+  LateToJoin late(rank_, options_);
+  const auto meanwhile = [&] { late.look([] { return std::vector{0}; }); };
+  if (auto found = knock(answers, own_addresses_, {secret_, world_, own_claim()}, deadline_, true, meanwhile)) {
     connections_[0] = std::move(found->connection);
     first_ = found->at;
     return;
@@ -279,14 +287,14 @@ void HostsMeeting::find_first() {
   refuse(
       fmt::format("rank 0 did not arrive within {:.3g} s of rank {} of {} on host {}, which looked for it at {} ports "
                   "{} to {} ({})",
-                  options_.wait_limit, rank_, size_, own_host_name(), reach_.host, reach_.first_port,
+                  options_.entry_limit, rank_, size_, own_host_name(), reach_.host, reach_.first_port,
                   reach_.first_port + ports_tried - 1, answers.text()));
 }
 
 void HostsMeeting::await_roster() {
   Connection& first = connections_[0];
   // Rank 0 decides within its own limit, which may have begun later.
-  const double limit = options_.wait_limit + 2;
+  const double limit = options_.entry_limit + 2;
   const std::optional<Frame> frame = await_frame(first, deadline_in(limit));
   if (!frame && !first.fault().empty())
     refuse(fmt::format("rank 0 ended before the world was complete ({})", first.fault()));
