@@ -120,6 +120,28 @@ TEST(CpuExecutor, AWaitPastItsLimitNamesRankTaskSignalExpectedAndSeen) {
   EXPECT_NE(messages[0].find("expected 1 posts, saw 0"), std::string::npos) << messages[0];
 }
 
+// All ranks have come to the epoch, so that no longer limit holds.
+TEST(CpuExecutor, ALostPostEndsAWaitAfterTheWaitLimit) {
+  Knobs knobs;
+  knobs.transport = Transport::store;
+  Plan plan = make_plan({Operator::gemm_reduce_scatter, 64, 32, 48, 2, Type::fp32}, Strategy::fused, knobs);
+  for (Task& task : plan.ranks[1].queues[0].tasks) task.posts.clear();
+  const auto begin = std::chrono::steady_clock::now();
+  std::string message;
+  testing::internal::CaptureStderr();
+  run_threads(2, {.heap_bytes = 1 << 22, .wait_limit = 0.5, .entry_limit = 300}, [&](World& w) {
+    try {
+      run_until_failure(w, plan);
+    } catch (const Error& error) {
+      if (w.rank() == 0) message = error.what();
+    }
+    return 0;
+  });
+  EXPECT_EQ(testing::internal::GetCapturedStderr(), "");
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(60));
+  EXPECT_NE(message.find("waited longer than 0.5 s for signal"), std::string::npos) << message;
+}
+
 // In a ring each rank waits for its neighbours alone, but all end.
 TEST(CpuExecutor, ARankThatStaysAwayFromARingKeepsNoPeerWaiting) {
   const Plan plan = make_plan({Operator::all_gather_gemm, 64, 32, 48, 4, Type::fp32}, Strategy::decomposed, {});

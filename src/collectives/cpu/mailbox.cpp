@@ -3,13 +3,13 @@
 #include <fmt/format.h>
 
 #include <atomic>
-#include <chrono>
 #include <cstring>
 #include <exception>
 #include <stdexcept>
 
 #include "base/check.hpp"
-#include "runtime/control.hpp"
+#include "base/clock.hpp"
+#include "runtime/host_world.hpp"
 
 namespace imbrex::collectives {
 namespace {
@@ -65,18 +65,31 @@ void Mailbox::post(int rank, int slot, const Header& header) {
 
 const Mailbox::Header& Mailbox::wait(int slot, int sender, const std::function<std::string()>& what) {
   const std::atomic_ref<std::uint64_t> seen(commit(world_.rank(), slot).counter);
-  const auto begin = std::chrono::steady_clock::now();
+  runtime::BoundedWait bounded(runtime::limits_of(world_.options()), base::monotonic_seconds());
   runtime::Backoff backoff;
   while (seen.load(std::memory_order_acquire) <= step_) {
     world_.throw_if_failed();
     backoff.pause();
-    const std::chrono::duration<double> waited = std::chrono::steady_clock::now() - begin;
-    if (backoff.sleeping() && waited.count() > world_.options().wait_limit) {
+    if (!backoff.sleeping()) continue;
+    std::vector<int> late;
+    const auto look = [&] { return !(late = runtime::late_ranks(world_, runtime::Counted::cpu)).empty(); };
+    const auto give_up = [&](double limit) {
       const std::string message =
-          fmt::format("rank {} waited longer than {} s for {} from rank {}: expected step {}, saw {}", world_.rank(),
-                      world_.options().wait_limit, what(), sender, step_ + 1, seen.load(std::memory_order_relaxed));
+          fmt::format("rank {} waited longer than {} s for {} from rank {}: expected step {}, saw {}{}", world_.rank(),
+                      limit, what(), sender, step_ + 1, seen.load(std::memory_order_relaxed),
+                      runtime::calls_of(world_).absence("this call"));
       world_.fail(message);
       throw Error(ErrorCode::runtime_failure, message);
+    };
+    using enum runtime::BoundedWait::Verdict;
+    switch (bounded.judge(base::monotonic_seconds(), look)) {
+      case going_on: break;
+      case tell_of_late:
+        runtime::tell_late(world_, late,
+                           fmt::format("call {}, which waits for {}", runtime::calls_of(world_).last(), what()));
+        break;
+      case late_rank: give_up(world_.options().entry_limit); break;
+      case lost: give_up(world_.options().wait_limit); break;
     }
   }
   return *reinterpret_cast<const Header*>(at(world_.rank(), slot));

@@ -7,6 +7,7 @@
 
 #include "base/check.hpp"
 #include "base/convert.hpp"
+#include "runtime/host_world.hpp"
 
 namespace imbrex::collectives {
 
@@ -32,6 +33,7 @@ void RankWork::check(const void* in, const void* out, std::int64_t count, std::i
 
 void RankWork::begin(const void* in, void* out, std::int64_t count) {
   world_.throw_if_failed();
+  runtime::enter(world_, runtime::Counted::cpu);
   record_ = {};
   count_ = count;
   in_ = static_cast<const std::byte*>(in);

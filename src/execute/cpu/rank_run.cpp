@@ -13,6 +13,7 @@
 #include "base/clock.hpp"
 #include "execute/cpu/worker.hpp"
 #include "execute/peer_access.hpp"
+#include "runtime/host_world.hpp"
 
 namespace imbrex::execute {
 namespace {
@@ -82,14 +83,15 @@ void RankRun::lie_at(std::size_t heap_offset) {
 Report RankRun::run(const Addresses& operands, std::uint64_t epoch, std::span<const std::uint32_t> counts) {
   expect_given(operands, plan_->problem);
   world_.throw_if_failed();
+  runtime::enter(world_, runtime::Counted::cpu);
   const double begin = base::monotonic_seconds();
   memory_->enter(with_a_aside(operands), epoch, counts);
   memory_->stage_inputs();
   hold_back(epoch);
   std::vector<std::atomic<std::size_t>> heads(plan_->ranks[static_cast<std::size_t>(world_.rank())].queues.size());
   std::vector<OpenProduct> products(heads.size());
-  std::atomic<bool> stop = false;
-  RankEpoch shared{*plan_, layout_, *memory_, world_, options_, collectives_, heads, products, stop, epoch};
+  std::atomic<bool> stop = false, told = false;
+  RankEpoch shared{*plan_, layout_, *memory_, world_, options_, collectives_, heads, products, stop, told, epoch};
   std::vector<std::unique_ptr<Worker>> workers;
   for (int i = 0; i < std::max(1, options_.workers); ++i) workers.push_back(std::make_unique<Worker>(shared, i));
   run_all(workers, stop);

@@ -11,6 +11,7 @@
 #include "execute/circumstances.hpp"
 #include "imbrex/error.hpp"
 #include "plan/product_blocks.hpp"
+#include "runtime/host_world.hpp"
 
 namespace imbrex::execute {
 namespace {
@@ -44,7 +45,8 @@ const Queue& Worker::queue_of(const Lane& lane) const {
 const Task& Worker::task_of(const Lane& lane) const { return queue_of(lane).tasks[lane.task]; }
 
 void Worker::run() {
-  double last_progress = base::monotonic_seconds();
+  const runtime::WaitLimits limits = runtime::limits_of(shared_.world.options());
+  runtime::BoundedWait wait(limits, base::monotonic_seconds());
   int rounds = 0;
   for (;;) {
     bool progress = false, left = false;
@@ -55,12 +57,12 @@ void Worker::run() {
     if (!left) return;
     if (progress) {
       rounds = 0;
-      last_progress = base::monotonic_seconds();
+      wait = runtime::BoundedWait(limits, base::monotonic_seconds());
       // A long queue must still notice a lost peer.
       shared_.world.throw_if_failed();
       throw_if_stopped();
     } else {
-      idle(last_progress, rounds);
+      idle(wait, rounds);
     }
   }
 }
@@ -70,7 +72,7 @@ void Worker::throw_if_stopped() const {
     throw Error(ErrorCode::runtime_failure, "another worker of this rank failed");
 }
 
-void Worker::idle(double& last_progress, int& rounds) {
+void Worker::idle(runtime::BoundedWait& wait, int& rounds) {
   shared_.world.throw_if_failed();
   throw_if_stopped();
   ++rounds;
@@ -79,14 +81,28 @@ void Worker::idle(double& last_progress, int& rounds) {
   std::this_thread::sleep_for(sleep_time);
   // Who only helps waits for worker 0, whose waits have the limit.
   if (std::all_of(lanes_.begin(), lanes_.end(), [](const Lane& lane) { return lane.helps || lane.exhausted; })) return;
-  if (base::monotonic_seconds() - last_progress > shared_.world.options().wait_limit) {
-    const std::string message = diagnose() + execute::circumstances(shared_.world, shared_.plan.problem, "this call");
-    shared_.world.fail(message);
-    throw Error(ErrorCode::runtime_failure, message);
+  std::vector<int> late;
+  const auto look = [&] { return !(late = runtime::late_ranks(shared_.world, runtime::Counted::cpu)).empty(); };
+  const WorldOptions& limits = shared_.world.options();
+  using enum runtime::BoundedWait::Verdict;
+  switch (wait.judge(base::monotonic_seconds(), look)) {
+    case going_on: break;
+    case tell_of_late:
+      if (!shared_.told.exchange(true))
+        runtime::tell_late(shared_.world, late, execute::call_text(shared_.world, shared_.plan.problem));
+      break;
+    case late_rank: fail(diagnose(limits.entry_limit));
+    case lost: fail(diagnose(limits.wait_limit));
   }
 }
 
-std::string Worker::diagnose() const {
+void Worker::fail(const std::string& diagnosis) const {
+  const std::string message = diagnosis + execute::circumstances(shared_.world, shared_.plan.problem, "this call");
+  shared_.world.fail(message);
+  throw Error(ErrorCode::runtime_failure, message);
+}
+
+std::string Worker::diagnose(double limit) const {
   for (const Lane& lane : lanes_) {
     if (!lane.taken) continue;
     const Task& task = task_of(lane);
@@ -96,14 +112,12 @@ std::string Worker::diagnose() const {
                           expected = shared_.memory.expected(wait.signal, wait.count);
       if (!reached(seen, expected))
         return fmt::format("{} waited longer than {} s for signal {} in epoch {}: expected {} posts, saw {}", where,
-                           shared_.world.options().wait_limit, wait.signal, shared_.epoch, wait.count,
+                           limit, wait.signal, shared_.epoch, wait.count,
                            base::wrapped<std::int32_t>(seen - (expected - wait.count)));
     }
-    return fmt::format("{} waited longer than {} s for the other ranks in epoch {}", where,
-                       shared_.world.options().wait_limit, shared_.epoch);
+    return fmt::format("{} waited longer than {} s for the other ranks in epoch {}", where, limit, shared_.epoch);
   }
-  return fmt::format("rank {} made no progress for {} s in epoch {}", shared_.world.rank(),
-                     shared_.world.options().wait_limit, shared_.epoch);
+  return fmt::format("rank {} made no progress for {} s in epoch {}", shared_.world.rank(), limit, shared_.epoch);
 }
 
 void Worker::pause() {

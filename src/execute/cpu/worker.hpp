@@ -12,6 +12,7 @@
 
 #include "execute/cpu/kernels.hpp"
 #include "imbrex/advanced/execute.hpp"
+#include "runtime/late.hpp"
 
 namespace imbrex::execute {
 
@@ -66,6 +67,7 @@ struct RankEpoch {
   std::vector<std::atomic<std::size_t>>& heads;                      // by queue: the next task to take
   std::vector<OpenProduct>& products;                                // by queue
   std::atomic<bool>& stop;                                           // another worker failed
+  std::atomic<bool>& told;                                           // a worker has told who is late
   std::uint64_t epoch = 0;
 };
 
@@ -109,8 +111,9 @@ class Worker {
   const Task& task_of(const Lane& lane) const;
   void pause();
   void throw_if_stopped() const;
-  void idle(double& last_progress, int& rounds);
-  std::string diagnose() const;
+  void idle(runtime::BoundedWait& wait, int& rounds);
+  std::string diagnose(double limit) const;
+  [[noreturn]] void fail(const std::string& diagnosis) const;
   template <typename F>
   void timed(const Lane& lane, Span::Kind kind, F&& work);
   const Queue& queue_of(const Lane& lane) const;
