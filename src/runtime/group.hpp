@@ -5,6 +5,7 @@
 
 #include "imbrex/device/protocol.hpp"
 #include "imbrex/world.hpp"
+#include "runtime/late.hpp"
 
 namespace imbrex::runtime {
 
@@ -18,10 +19,14 @@ struct Pauses {
 /// epoch, and advances it, unless the caller says otherwise.
 inline device::Group group_of(const World& world, const HeapHandle& heap, std::size_t offset, device::Fault* fault,
                               Pauses pauses) {
+  const auto ticks = [](double seconds) { return device::ticks_of(static_cast<std::uint64_t>(seconds * 1e9)); };
+  const WorldOptions& limits = world.options();
   return {.own = reinterpret_cast<device::State*>(heap.at(world.rank(), offset)),
           .states = heap.at(0, offset),
           .stride = heap.stride,
-          .limit_ns = static_cast<std::uint64_t>(world.options().wait_limit * 1e9),
+          .limit = ticks(limits.wait_limit),
+          .entry_limit = limits.entry_limit == limits.wait_limit ? 0 : ticks(limits.entry_limit),
+          .look_after = ticks(look_after(limits.wait_limit, limits.entry_limit)),
           .fault = fault,
           .rank = static_cast<std::uint32_t>(world.rank()),
           .ranks = static_cast<std::uint32_t>(world.size()),

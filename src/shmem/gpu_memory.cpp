@@ -1,9 +1,6 @@
-#include <optional>
-
 #include "imbrex/device/memory.hpp"
 #include "runtime/cuda/device_memory.hpp"
 #include "runtime/cuda/seats.hpp"
-#include "shmem/guard.hpp"
 #include "shmem/memory.hpp"
 
 namespace imbrex::shmem {
@@ -36,7 +33,6 @@ class GpuMemory final : public Memory {
     handle_.own = reinterpret_cast<std::byte*>(handle_.group.own);
     handle_.bytes = all_bytes(options);
     handle_.contexts = options.contexts;
-    guard_.emplace(world, [this] { memory_.end_waits(); });  // hosts that queue do not look after the world
   }
 
   Device device() const override { return Device::cuda; }
@@ -70,7 +66,6 @@ class GpuMemory final : public Memory {
   int sms_;
   TeamStates* teams_ = nullptr;
   Handle handle_{};
-  std::optional<Guard> guard_;  // the last: its thread looks at the others
 };
 
 }  // namespace

@@ -6,8 +6,9 @@
 #include "runtime/failure.hpp"
 #include "runtime/group.hpp"
 #include "runtime/heap.hpp"
+#include "runtime/host_world.hpp"
+#include "runtime/lookout.hpp"
 #include "runtime/memory.hpp"
-#include "shmem/guard.hpp"
 #include "shmem/memory.hpp"
 
 namespace imbrex::shmem {
@@ -24,7 +25,12 @@ class HostMemory final : public Memory {
       : world_(world),
         offset_(world.heap().allocate(own_bytes + bytes)),
         allocator_(bytes),
-        guard_(world, [this] { device::write_down(fault_.abort, 1); }) {
+        // Kernels and host threads that wait look at no more than a word.
+        lookout_([this] {
+          if (!runtime::has_failed(world_)) return true;
+          device::write_down(fault_.abort, 1);
+          return false;
+        }) {
     const HeapHandle heap = world.heap().handle();
     std::byte* own = heap.at(world.rank(), offset_);
     handle_.group = runtime::group_of(world, heap, offset_, &fault_, {options.pauses, options.max_pause});
@@ -100,7 +106,7 @@ class HostMemory final : public Memory {
   TeamStates* teams_ = nullptr;
   Handle handle_{};
   device::Fault fault_{};
-  Guard guard_;  // the last: its thread looks at the others
+  runtime::Lookout lookout_;  // the last: its thread looks at the others
 };
 
 }  // namespace

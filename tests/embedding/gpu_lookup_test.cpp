@@ -190,8 +190,8 @@ class Together {
   }
   const device::Fault& fault() const { return *fault_; }
   void limit(std::uint64_t ns) {
-    for (auto& peers : peers_) peers.group.limit_ns = ns;
-    for (auto& reader : readers_) reader.group.limit_ns = ns;
+    for (auto& peers : peers_) peers.group.limit = peers.group.look_after = device::ticks_of(ns);
+    for (auto& reader : readers_) reader.group.limit = reader.group.look_after = device::ticks_of(ns);
   }
 
  private:

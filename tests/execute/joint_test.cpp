@@ -37,7 +37,7 @@ class Gpu {
     protocol_.states = reinterpret_cast<std::byte*>(&state_);
     protocol_.stride = 0;
     protocol_.ranks = 1;
-    protocol_.limit_ns = 20'000'000'000;
+    protocol_.limit = device::ticks_of(20'000'000'000);
     protocol_.fault = &fault_;
     protocol_.readers = blocks + static_cast<std::uint32_t>(lanes_.joints.size());
     protocol_.counters = reinterpret_cast<std::byte*>(counters_.data());
@@ -196,7 +196,7 @@ TEST(Joint, AGateThatPassesItsLimitSaysWhatItWaitedFor) {
   Gpu gpu(plan, 0, 1, 5);
   JointArgs& gate = gpu.joint(0);
   gate.arrivals = 0;
-  gate.protocol.limit_ns = 1'000'000;
+  gate.protocol.limit = device::ticks_of(1'000'000);
   EXPECT_FALSE(run_joint(gate));
   const device::Fault& fault = gpu.fault();
   EXPECT_EQ(fault.state, device::Fault::timed_out);
@@ -215,7 +215,7 @@ TEST(Joint, AKernelThatDoesNotBeginIsSaid) {
   const Plan plan = make_plan({Operator::all_gather_gemm, 256, 128, 64, 2, Type::bf16}, Strategy::signaled,
                               {.tile_m = 32, .tile_n = 64, .groups = {1, 3}, .kept_free = 2});
   Gpu gpu(plan, 1, 3, 0);
-  gpu.joint(0).protocol.limit_ns = 1'000'000;
+  gpu.joint(0).protocol.limit = device::ticks_of(1'000'000);
   EXPECT_FALSE(run_joint(gpu.joint(0)));
   EXPECT_EQ(gpu.fault().kind, static_cast<std::uint32_t>(FaultKind::arrival));
   EXPECT_EQ(gpu.fault().expected, 3u);

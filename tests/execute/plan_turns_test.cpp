@@ -90,7 +90,7 @@ class TurnsOfRanks {
     g.own = &parts_[rank].state;
     g.states = reinterpret_cast<std::byte*>(parts_.data());
     g.stride = sizeof(Part);
-    g.limit_ns = std::uint64_t{30'000'000'000};
+    g.limit = device::ticks_of(30'000'000'000);
     g.fault = &own_[rank].fault;
     g.rank = rank;
     g.ranks = ranks;

@@ -35,7 +35,7 @@ class Ranks {
     g.own = &parts_[rank].state;
     g.states = reinterpret_cast<std::byte*>(parts_.data());
     g.stride = sizeof(Part);
-    g.limit_ns = limit_ns_;
+    g.limit = g.look_after = device::ticks_of(limit_ns_);
     g.fault = &faults_[rank];
     g.rank = rank;
     g.ranks = static_cast<std::uint32_t>(parts_.size());
@@ -92,7 +92,7 @@ TEST(DeviceProtocol, AWaitIsBoundedAndEndsAllOthers) {
   const auto begin = std::chrono::steady_clock::now();
   // Rank 0 has two threads that wait; ranks 1 and 2 have longer limits.
   const auto wait = [&](Group g, std::uint32_t kind) {
-    if (g.rank != 0) g.limit_ns = std::uint64_t{60'000'000'000};
+    if (g.rank != 0) g.limit = device::ticks_of(60'000'000'000);
     EXPECT_FALSE(device::wait_for(g, &ranks.part(g.rank).counter, 3, [&](Fault& fault, std::uint32_t seen) {
       ++said;
       fault.kind = kind;
@@ -121,6 +121,74 @@ TEST(DeviceProtocol, AWaitIsBoundedAndEndsAllOthers) {
   for (const std::uint32_t r : {1u, 2u}) {
     EXPECT_EQ(ranks.fault(r).state, Fault::clear);
     EXPECT_EQ(ranks.fault(r).ended_early, 1u);
+  }
+}
+
+// A host that is late has not begun the epoch: its peers wait past the limit, tell their hosts once, and find what
+// came.
+TEST(DeviceProtocol, ALateRankIsWaitedForAndToldOfOnce) {
+  Ranks ranks(3, 50'000'000);
+  ranks.run([&](Group g, Part& own) {
+    g.entry_limit = device::ticks_of(60'000'000'000);
+    g.look_after = g.limit / 16;
+    for (std::uint32_t epoch = 0; epoch < 2; ++epoch) {
+      if (g.rank == 2) std::this_thread::sleep_for(std::chrono::milliseconds(500));
+      ASSERT_EQ(device::read_epoch(g), epoch);
+      for (std::uint32_t r = 0; r < g.ranks; ++r) device::post_add(g, &device::at_rank(g, &own, r)->counter, 1);
+      EXPECT_TRUE(device::wait_for(g, &own.counter, 3 * (epoch + 1), [&](Fault& fault, std::uint32_t) {
+        EXPECT_EQ(fault.told, 0u);
+        fault.epoch = epoch;
+        fault.kind = fault.kind + 1;
+      }));
+      ASSERT_TRUE(device::advance_epoch(g, epoch));
+      if (g.rank == 2) continue;
+      // As its host does.
+      EXPECT_EQ(g.fault->told, Fault::late);
+      EXPECT_EQ(g.fault->late_rank, 2u);
+      EXPECT_EQ(g.fault->epoch, epoch);
+      EXPECT_EQ(g.fault->kind, epoch + 1);
+      EXPECT_EQ(g.fault->state, Fault::clear);
+      g.fault->told = 0;
+    }
+  });
+  EXPECT_EQ(ranks.fault(2).told, 0u);
+}
+
+TEST(DeviceProtocol, ALateRankIsWaitedForUntilTheEntryLimit) {
+  Ranks ranks(3, 50'000'000);
+  Group g = ranks.group(0);
+  g.entry_limit = device::ticks_of(400'000'000);
+  device::read_epoch(ranks.group(2));
+  device::read_epoch(g);
+  const std::uint64_t begin = device::now_ns();
+  EXPECT_FALSE(device::wait_for(g, &ranks.part(0).counter, 1, [](Fault&, std::uint32_t) {}));
+  EXPECT_GE(device::now_ns() - begin, 400'000'000u);
+  EXPECT_EQ(ranks.fault(0).state, Fault::never_entered);
+  EXPECT_EQ(ranks.fault(0).late_rank, 1u);
+  for (std::uint32_t r = 0; r < 3; ++r) EXPECT_EQ(ranks.part(r).state.abort, 1u) << r;
+}
+
+// All have entered, and a post does not come: the limit holds, from when the last one came.
+TEST(DeviceProtocol, ALostPostEndsAWaitWhereAllHaveEntered) {
+  for (const bool late : {false, true}) {
+    Ranks ranks(2, 200'000'000);
+    ranks.part(0).state.epoch = ranks.part(1).state.epoch = 0xffffffff;  // the count of epochs wraps
+    ranks.part(1).state.entered = 0xffffffff;
+    Group g = ranks.group(0);
+    g.entry_limit = device::ticks_of(60'000'000'000);
+    g.look_after = g.limit / 16;
+    device::read_epoch(g);
+    std::jthread peer([&] {
+      if (late) std::this_thread::sleep_for(std::chrono::milliseconds(600));
+      device::read_epoch(ranks.group(1));
+    });
+    if (!late) peer.join();
+    const std::uint64_t begin = device::now_ns();
+    EXPECT_FALSE(device::wait_for(g, &ranks.part(0).counter, 1, [](Fault&, std::uint32_t) {}));
+    EXPECT_GE(device::now_ns() - begin, late ? 750'000'000u : 200'000'000u);
+    EXPECT_LT(device::now_ns() - begin, 30'000'000'000u);
+    EXPECT_EQ(ranks.fault(0).state, Fault::timed_out);
+    EXPECT_EQ(ranks.fault(0).told, late ? Fault::late : 0u);
   }
 }
 
@@ -156,7 +224,7 @@ TEST(DeviceProtocol, TheLookThatStartsTheClockEndsNoWait) {
   const Group g = ranks.group(0);
   device::BoundedPolls<device::Cadence{.pause = 0, .look = 1, .ask = 1}> polls;
   EXPECT_TRUE(polls.left(g, [](Fault&) { ADD_FAILURE() << "no time has passed"; }));
-  std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  std::this_thread::sleep_for(std::chrono::milliseconds(10));
   EXPECT_FALSE(polls.left(g, [](Fault&) {}));
   EXPECT_EQ(ranks.fault(0).state, Fault::timed_out);
 }

@@ -11,6 +11,10 @@
 // host, what it waited for, and sets `abort` in every rank's State. All waits of all ranks end then, and return false;
 // nothing is posted any more. The host's own word, Fault::abort, does the same. A kernel must neither use what it did
 // not get, nor store into another rank's memory because of it.
+//
+// Late ranks. A rank whose host is late has not begun the epoch that its peers wait in. `entered` tells them: each
+// reader of an epoch stores it, and peers read it where a wait has become long. While some rank has not entered, the
+// wait may last as long as the entry limit, and the host is told once. From when all have, the limit begins anew.
 #pragma once
 
 #include "imbrex/device/ordering.hpp"
@@ -23,14 +27,17 @@ struct alignas(64) State {
   std::uint32_t abort;       ///< not 0: some rank gave up, all waits end. Written by any rank
   std::uint32_t fault_lock;  ///< taken by the first thread of this rank that writes to its Fault
   std::uint32_t readers;     ///< that have read `epoch`
-  std::uint32_t unused[11];
+  std::uint32_t entered;     ///< epochs that this rank's kernels have begun, mod 2^32. Written by each reader
+  std::uint32_t told;        ///< the value of `entered` in which this rank told its host of a late peer
+  std::uint32_t unused[9];
 };
 static_assert(sizeof(State) == 64 && offsetof(State, abort) == 8 && offsetof(State, readers) == 16);
 
 /// In host memory that the device writes, but for `abort`: the first wait of a rank that passed its limit. `state`
-/// commits: it is written last. The waiting code defines what the numbers say.
+/// commits: it is written last. The waiting code defines what the numbers say. Before, they are of a wait for a late
+/// rank, which `told` commits; the host clears that word.
 struct Fault {
-  enum : std::uint32_t { clear = 0, timed_out = 1 };
+  enum : std::uint32_t { clear = 0, timed_out = 1, never_entered = 2, late = 3 };
   volatile std::uint32_t state;
   volatile std::uint32_t ended_early;  ///< waits of this rank ended because another one, or the host, gave up
   volatile std::uint32_t abort;        ///< the host's word that all waits of all ranks end
@@ -38,15 +45,27 @@ struct Fault {
   volatile std::uint32_t place[4];
   volatile std::uint32_t expected, seen;
   volatile std::uint64_t epoch;
+  volatile std::uint32_t late_rank;  ///< the rank that had not entered the epoch
+  volatile std::uint32_t told;       ///< `late`, until the host has heard of it
 };
-static_assert(sizeof(Fault) == 48 && offsetof(Fault, epoch) == 40);
+static_assert(sizeof(Fault) == 56 && offsetof(Fault, epoch) == 40);
+
+/// Waits are timed in ticks of 2^20 ns, an even number of them, so that a register holds when one began. None ends
+/// before its limit, which is at most 52 days.
+constexpr std::uint32_t ticks_of(std::uint64_t ns) {
+  constexpr std::uint64_t most = 0xffffffff;
+  return static_cast<std::uint32_t>(ns >> 20 < most - 2 ? (ns >> 20) + 2 : most);
+}
 
 /// One rank's view, by value into kernels.
 struct Group {
   State* own;
   std::byte* states;  ///< rank 0's State; rank r's lies r * stride further
   std::uint64_t stride;
-  std::uint64_t limit_ns;  ///< of one wait
+  // Ticks of one wait; see ticks_of.
+  std::uint32_t limit;        ///< once all ranks have entered its epoch
+  std::uint32_t entry_limit;  ///< before; 0: the same, and no wait looks who is late
+  std::uint32_t look_after;   ///< where it is too short to look
   Fault* fault;
   std::uint32_t rank, ranks;
   std::uint32_t readers;                   ///< threads that read the epoch, and advance it, in one epoch
@@ -66,13 +85,25 @@ IMBREX_DEVICE State& state_of(const Group& g, std::uint32_t rank) {
 
 // -------------------------------------------------------------------------------------------------- epochs
 
-/// By each of the `readers`, once.
-IMBREX_DEVICE std::uint64_t read_epoch(const Group& g) {
+/// The epoch that is not advanced yet.
+IMBREX_DEVICE std::uint64_t current_epoch(const Group& g) {
 #if defined(__CUDA_ARCH__)
   return *const_cast<const volatile std::uint64_t*>(&g.own->epoch);
 #else
   return word_at<std::uint64_t>(&g.own->epoch).load(std::memory_order_relaxed);
 #endif
+}
+
+/// Tells peers that look for it that this rank has entered an epoch.
+IMBREX_DEVICE void enter_epoch(const Group& g, std::uint64_t epoch) {
+  store_relaxed(&g.own->entered, static_cast<std::uint32_t>(epoch) + 1);
+}
+
+/// By each of the `readers`, once: peers see that this rank has entered the epoch.
+IMBREX_DEVICE std::uint64_t read_epoch(const Group& g) {
+  const std::uint64_t epoch = current_epoch(g);
+  enter_epoch(g, epoch);
+  return epoch;
 }
 
 /// Called by each reader, after it has read the epoch: the last one to come advances the epoch for the next kernel of
@@ -120,21 +151,48 @@ IMBREX_DEVICE bool given_up(const Group& g, bool ask_host = true) {
   return true;
 }
 
+/// What has become of a wait: Fault::state, or `late`: it goes on, and the host is told of rank `late_rank`, once in an
+/// epoch. `where` as in give_up. One place for both, since `where` takes room in kernels.
+template <typename Where>
+IMBREX_DEVICE void report(const Group& g, std::uint32_t why, std::uint32_t late_rank, Where&& where) {
+  const bool late = why == Fault::late;
+  const std::uint32_t mark = late ? load_relaxed(&g.own->entered) : 1u;
+  std::uint32_t* const lock = late ? &g.own->told : &g.own->fault_lock;
+#if defined(__CUDA_ARCH__)
+  const bool first = atomicExch(lock, mark) != mark;
+#else
+  const bool first = word_at<std::uint32_t>(lock).exchange(mark, std::memory_order_relaxed) != mark;
+#endif
+  if (first) {
+    where(*g.fault);
+    write_down(g.fault->late_rank, late_rank);
+    fence_system();
+    write_down(late ? g.fault->told : g.fault->state, why);
+  }
+  if (!late) end_all_waits(g);
+}
+
 /// Writes down the first wait of this rank that passed its limit, and ends every wait of every rank. `where` gets the
 /// Fault and says what was waited for: kind, place, expected, seen, epoch.
 template <typename Where>
 IMBREX_DEVICE void give_up(const Group& g, Where&& where) {
+  report(g, Fault::timed_out, 0, where);
+}
+
+/// Counters wrap: only a lead of 2^31 would be taken for the opposite.
+IMBREX_DEVICE bool reached(std::uint32_t seen, std::uint32_t expected) {
+  return static_cast<std::int32_t>(seen - expected) >= 0;
+}
+
+/// The first rank that has not entered the epoch that this one is in; if there is none, how many ranks there are.
+IMBREX_DEVICE std::uint32_t first_late(const Group& g) {
+  std::uint32_t r = 0;
+  // NOTE: waits beside full registers have none for what a loop would keep: it loads both words each time.
 #if defined(__CUDA_ARCH__)
-  const bool first = atomicCAS(&g.own->fault_lock, 0u, 1u) == 0u;
-#else
-  const bool first = word_at<std::uint32_t>(&g.own->fault_lock).exchange(1, std::memory_order_relaxed) == 0u;
+#pragma unroll 1
 #endif
-  if (first) {
-    where(*g.fault);
-    fence_system();
-    write_down(g.fault->state, Fault::timed_out);
-  }
-  end_all_waits(g);
+  while (r < g.ranks && reached(load_relaxed(&state_of(g, r).entered), load_relaxed(&g.own->entered))) ++r;
+  return r;
 }
 
 // --------------------------------------------------------------------------------------------------- waits
@@ -157,16 +215,32 @@ class BoundedPolls {
     ++polls_;
     if (cadence.pause != 0 && polls_ > cadence.pause_after) pause_ns(cadence.pause);
     if (polls_ % cadence.look != 0) return true;
-    const std::uint64_t now = now_ns();
-    if (begin_ == 0) begin_ = now;  // the clock is never 0
+    const auto now = static_cast<std::uint32_t>(now_ns() >> 20) & ~1u;
+    if (begin_ == 0) begin_ = now;
     if (given_up(g, polls_ % cadence.ask == 0)) return false;
-    if (now - begin_ <= g.limit_ns) return true;
-    give_up(g, where);
-    return false;
+    if (now - begin_ <= g.look_after) return true;
+    std::uint32_t late_rank = 0;
+    const std::uint32_t why = judge(g, now, late_rank);
+    if (why == Fault::clear) return true;
+    report(g, why, late_rank, where);
+    return why == Fault::late;
   }
 
  private:
-  std::uint64_t begin_ = 0;
+  // Of a wait that is long enough to look who is late: what is to be reported, or nothing.
+  IMBREX_DEVICE std::uint32_t judge(const Group& g, std::uint32_t now, std::uint32_t& late_rank) {
+    if (g.entry_limit != 0 && (begin_ & 1) == 0) {
+      late_rank = first_late(g);
+      if (late_rank < g.ranks) {
+        if (now - begin_ > g.entry_limit) return Fault::never_entered;
+        return now - begin_ > g.limit ? Fault::late : Fault::clear;
+      }
+      begin_ = now - 1;
+    }
+    return now - begin_ > g.limit ? Fault::timed_out : Fault::clear;
+  }
+
+  std::uint32_t begin_ = 0;  // odd: from then on every rank had entered
   Count polls_ = 0;
 };
 
@@ -178,11 +252,6 @@ IMBREX_DEVICE bool wait_until(const Group& g, Met&& met, Where&& where) {
     if (met()) return true;
     if (!polls.left(g, where)) return false;
   }
-}
-
-/// Counters wrap: only a lead of 2^31 would be taken for the opposite.
-IMBREX_DEVICE bool reached(std::uint32_t seen, std::uint32_t expected) {
-  return static_cast<std::int32_t>(seen - expected) >= 0;
 }
 
 /// Until a counter of this rank's has come as far as `expected`. What was written before the posts that it counts is

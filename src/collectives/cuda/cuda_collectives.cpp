@@ -16,6 +16,7 @@
 #include "runtime/cuda/seats.hpp"
 #include "runtime/failure.hpp"
 #include "runtime/group.hpp"
+#include "runtime/host_world.hpp"
 
 namespace imbrex::cuda {
 namespace {
@@ -36,14 +37,14 @@ std::size_t workspace_for(const World& world, const CollectivesOptions& options)
   return options.workspace_bytes;
 }
 
-std::string text_of(const device::Fault& f, int rank, double limit) {
+std::string text_of(const device::Fault& f, int rank, const runtime::WaitLimits& limits) {
   constexpr const char* what[] = {"vector", "part of this rank's sums", "sums", "free slots", "block", "vote"};
   const std::string who = fmt::format("rank {}", rank),
                     where = fmt::format("in collective call {}, block {}, for rank {}'s {}", std::uint64_t{f.epoch},
                                         std::uint32_t{f.place[1]}, std::uint32_t{f.place[0]}, what[f.kind]);
-  if (f.expected != 0) return runtime::fault_text(f, who, limit, where, "chunks");
+  if (f.expected != 0) return runtime::fault_text(f, who, limits, where, "chunks");
   const std::uint64_t packet = f.place[2] | std::uint64_t{f.place[3]} << 32;
-  return runtime::fault_text(f, who, limit, fmt::format("{} (packet {})", where, packet));
+  return runtime::fault_text(f, who, limits, fmt::format("{} (packet {})", where, packet));
 }
 
 void expect_apart(const void* in, std::size_t in_bytes, const void* out, std::size_t out_bytes, std::size_t element) {
@@ -100,6 +101,8 @@ CudaCollectives::CudaCollectives(World& world, int device, const CollectivesOpti
     IMBREX_CUDA_TRY(cudaStreamSynchronize(cudaStreamLegacy));
     return runtime::Terms("the workspace of collectives");
   });
+  // Hosts that queue calls do not look after the world.
+  lookout_.emplace([this] { return look_out(); });
 }
 
 // The slots of packets are empty before anybody sends.
@@ -114,6 +117,15 @@ void CudaCollectives::restore() {
 
 // What peers still send lies in memory that lives as long as they map it.
 CudaCollectives::~CudaCollectives() { await_all(); }
+
+// On a thread of its own.
+bool CudaCollectives::look_out() noexcept {
+  if (const int late = runtime::take_late_rank(*fault_); late >= 0)
+    runtime::tell_late(world_, {late}, fmt::format("collective call {}", std::uint64_t{fault_->epoch}));
+  if (!runtime::has_failed(world_)) return true;
+  abort();
+  return false;
+}
 
 void CudaCollectives::await_all() const noexcept {
   cudaSetDevice(device_);
@@ -241,8 +253,8 @@ void CudaCollectives::fail(const std::string& message) {
 
 void CudaCollectives::throw_fault() {
   dead_ = true;
-  if (fault_->state == device::Fault::timed_out)
-    fail(text_of(*fault_, world_.rank(), world_.options().wait_limit) +
+  if (fault_->state != device::Fault::clear)
+    fail(text_of(*fault_, world_.rank(), runtime::limits_of(world_.options())) +
          runtime::calls_of(world_).absence("this rank's last call"));
   runtime::fail_as_told(world_);
 }

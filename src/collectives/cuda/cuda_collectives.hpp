@@ -19,6 +19,7 @@
 #include "runtime/cuda/cuda_heap.hpp"
 #include "runtime/cuda/fault_pool.hpp"
 #include "runtime/cuda/raw_memory.hpp"
+#include "runtime/lookout.hpp"
 
 namespace imbrex::cuda {
 
@@ -188,6 +189,7 @@ class CudaCollectives {
   std::uint64_t rounds_of(CodedSteps steps) const;
   ExactArgs arguments(const void* in, void* out, std::int64_t count, Type type, const ExactShape& shape) const;
   std::uint32_t own_blocks(std::uint32_t wanted, std::uint32_t usual) const;
+  bool look_out() noexcept;
   [[noreturn]] void throw_fault();
   [[noreturn]] void fail(const std::string& message);
 
@@ -204,6 +206,7 @@ class CudaCollectives {
   runtime::FaultPool::Owner fault_;
   Comm comm_{};
   bool dead_ = false;
+  std::optional<runtime::Lookout> lookout_;  // the last: its thread looks at the others
 };
 
 /// Collective, the first time: those of the world, for all its objects, whose calls have one order. They select the

@@ -37,4 +37,11 @@ inline bool is_faulty(const device::Fault& fault) {
   return fault.state != device::Fault::clear || fault.ended_early != 0;
 }
 
+/// The late rank that a kernel tells of, or -1. It is told of once.
+inline int take_late_rank(device::Fault& fault) {
+  if (fault.told == 0) return -1;
+  fault.told = 0;
+  return static_cast<int>(fault.late_rank);
+}
+
 }  // namespace imbrex::runtime

@@ -1,4 +1,5 @@
 #include <map>
+#include <mutex>
 #include <vector>
 
 #include "imbrex/device/memory.hpp"
@@ -11,6 +12,8 @@
 #include "runtime/cuda/fault_text.hpp"
 #include "runtime/failure.hpp"
 #include "runtime/group.hpp"
+#include "runtime/host_world.hpp"
+#include "runtime/lookout.hpp"
 #include "runtime/one_process.hpp"
 
 namespace imbrex::device {
@@ -44,7 +47,24 @@ struct Memory::Parts {
       : world(its),
         options(given),
         gpu(runtime::select_device(its, given.ranks_per_gpu)),
-        heap(its, gpu, validated(given)) {}
+        heap(its, gpu, validated(given)),
+        lookout([this] { return look_out(); }) {}
+
+  // On a thread of its own: hosts that queue kernels do not look after the world.
+  bool look_out() noexcept {
+    const std::lock_guard guard(lock);
+    for (const Record& record : records)
+      if (const int late = runtime::take_late_rank(*record.fault); late >= 0)
+        runtime::tell_late(world, {late}, "a kernel that waits " + description(record));
+    if (!runtime::has_failed(world)) return true;
+    for (const Record& record : records) record.fault->abort = 1;
+    ended = true;
+    return false;
+  }
+
+  static std::string description(const Record& record) {
+    return record.describe ? record.describe(*record.fault) : plain_description(*record.fault);
+  }
 
   bool faulty() const {
     for (const Record& record : records)
@@ -58,15 +78,16 @@ struct Memory::Parts {
     for (const Record& record : records) {
       const Fault& f = *record.fault;
       if (f.state == Fault::clear) continue;
-      const std::string said = record.describe ? record.describe(f) : plain_description(f),
-                        who = fmt::format("rank {}", world.rank());
-      runtime::fail(world, record.whole ? who + ": " + said
-                                        : runtime::fault_text(f, who, world.options().wait_limit, said, "posts"));
+      const std::string said = description(record), who = fmt::format("rank {}", world.rank());
+      runtime::fail(world, record.whole
+                               ? who + ": " + said
+                               : runtime::fault_text(f, who, runtime::limits_of(world.options()), said, "posts"));
     }
     runtime::fail_as_told(world);
   }
 
   void end_waits() noexcept {
+    const std::lock_guard guard(lock);
     for (const Record& record : records) record.fault->abort = 1;
   }
 
@@ -76,7 +97,10 @@ struct Memory::Parts {
   runtime::CudaHeap heap;
   std::map<const void*, std::size_t> offsets;
   runtime::FaultPool faults;
+  std::mutex lock;  // of `records` between the thread that makes groups and others
   std::vector<Record> records;
+  bool ended = false;        // the lookout has ended the waits of all groups there were
+  runtime::Lookout lookout;  // the last: its thread looks at the others
 };
 
 Memory::Memory(World& world, const MemoryOptions& options) {
@@ -115,7 +139,11 @@ Group Memory::group(std::uint32_t readers, std::function<std::string(const Fault
   IMBREX_EXPECTS(readers >= 1, "readers = {}: one thread at least must advance the epoch", readers);
   IMBREX_CUDA_TRY(cudaSetDevice(parts_->gpu));
   const std::size_t offset = parts_->heap.allocate(sizeof(State));
-  parts_->records.push_back({parts_->faults.take(), std::move(describe), whole});
+  {
+    const std::lock_guard guard(parts_->lock);
+    parts_->records.push_back({parts_->faults.take(), std::move(describe), whole});
+    if (parts_->ended) parts_->records.back().fault->abort = 1;
+  }
   Group g = runtime::group_of(parts_->world, parts_->heap.handle(), offset,
                               runtime::FaultPool::on_device(parts_->records.back().fault.get()),
                               {parts_->options.pauses, parts_->options.max_pause});

@@ -173,7 +173,7 @@ int run(std::uint32_t puts) {
   Handle handle{};
   handle.group.own = reinterpret_cast<device::State*>(heap);
   handle.group.states = heap;
-  handle.group.limit_ns = 1000000000;
+  handle.group.limit = imbrex::device::ticks_of(1000000000);
   handle.group.fault = fault;
   handle.group.ranks = 1;
   handle.own = heap, handle.bytes = 1 << 20, handle.contexts = 1, handle.transport = endpoint;

@@ -43,11 +43,20 @@ __device__ __forceinline__ bool begins_well(const Comm& c) {
   return abort == 0u || !device::given_up(c, false);
 }
 
-/// Whether this kernel has anything to do. The same for all blocks of all ranks.
+/// By every thread of a block of a kernel that has something to do: peers see that this rank has entered the epoch.
+__device__ __forceinline__ void enter(const Comm& c, const BlockState& s) {
+  if (threadIdx.x == 0) device::enter_epoch(c, s.epoch);
+}
+
+/// By every thread of a block: enters the epoch, if this kernel has anything to do in it, and says whether. The same
+/// for all blocks of all ranks.
 __device__ __forceinline__ bool is_turn(const Comm& c, const BlockState& s) {
-  if (c.turn == Turn::always) return true;
-  const bool exact = *const_cast<const volatile std::uint64_t*>(&state_of(c, c.rank).exact_epoch) == s.epoch;
-  return exact == (c.turn == Turn::if_exact);
+  if (c.turn != Turn::always) {
+    const bool exact = *const_cast<const volatile std::uint64_t*>(&state_of(c, c.rank).exact_epoch) == s.epoch;
+    if (exact != (c.turn == Turn::if_exact)) return false;
+  }
+  enter(c, s);
+  return true;
 }
 
 /// By every thread of a block, once. `rooms`: what the block posted to each peer's `room` in this call.

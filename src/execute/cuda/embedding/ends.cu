@@ -9,12 +9,13 @@ constexpr unsigned threads = 64;  // a slice each, and a rank
 __global__ void __launch_bounds__(threads) enter(const __grid_constant__ EndsArgs a) {
   const std::uint32_t rank = threadIdx.x;
   if (rank >= a.group.ranks || rank == a.group.rank || device::given_up(a.group, false)) return;
-  device::pause_for_tests(a.group, device::read_epoch(a.group), 1, rank);
+  const std::uint64_t epoch = device::read_epoch(a.group);
+  device::pause_for_tests(a.group, epoch, 1, rank);
   device::post_add(a.group, device::at_rank(a.group, a.entered + a.group.rank * a.step, rank), 1u);
 }
 
 __global__ void __launch_bounds__(threads) arrive(const __grid_constant__ EndsArgs a) {
-  const std::uint64_t read = device::read_epoch(a.group), next = a.advances ? read + 1 : read;
+  const std::uint64_t read = device::current_epoch(a.group), next = a.advances ? read + 1 : read;
   __syncthreads();
   const std::uint32_t slice = threadIdx.x;
   if (slice < a.slices && a.posts > 0) {

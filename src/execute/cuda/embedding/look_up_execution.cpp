@@ -89,7 +89,13 @@ void LookUpExecution::set_group() {
 // As if every epoch before the first had run.
 void LookUpExecution::start_words() {
   std::vector<std::byte> words(layout_.out);
-  const device::State state{.epoch = epoch_, .abort = 0, .fault_lock = 0, .readers = 0, .unused = {}};
+  const device::State state{.epoch = epoch_,
+                            .abort = 0,
+                            .fault_lock = 0,
+                            .readers = 0,
+                            .entered = static_cast<std::uint32_t>(epoch_ & 0xffffffffu),
+                            .told = 0,
+                            .unused = {}};
   std::memcpy(words.data(), &state, sizeof state);
   const auto set = [&](std::size_t offset, std::size_t count, std::uint64_t value) {
     const auto word = static_cast<std::uint32_t>(value & 0xffffffffu);
@@ -173,13 +179,17 @@ std::int64_t LookUpExecution::take_misfits(Misfits misfits) {
 std::string LookUpExecution::fault_message() const {
   const device::Fault& f = *fault_;
   const std::string who = fmt::format("rank {}, lookup,", world_.rank());
-  const double limit = world_.options().wait_limit;
+  const runtime::WaitLimits limits = runtime::limits_of(world_.options());
   const auto place = std::uint32_t{f.place[0]};
   const auto epoch = std::uint64_t{f.epoch};
   const std::string call = execute::circumstances(world_, problem_, "this rank's last call");
   if (f.kind == static_cast<std::uint32_t>(LookUpFault::arrived))
-    return runtime::fault_text(f, who, limit, fmt::format("for slice {} in epoch {}", place, epoch), "posts") + call;
-  return runtime::fault_text(f, who, limit, fmt::format("for rank {} to enter epoch {}", place, epoch)) + call;
+    return runtime::fault_text(f, who, limits, fmt::format("for slice {} in epoch {}", place, epoch), "posts") + call;
+  return runtime::fault_text(f, who, limits, fmt::format("for rank {} to enter epoch {}", place, epoch)) + call;
+}
+
+std::string LookUpExecution::late_name() const {
+  return execute::epoch_text(world_, problem_, fault_->epoch, static_cast<int>(fault_->late_rank));
 }
 
 }  // namespace imbrex::cuda

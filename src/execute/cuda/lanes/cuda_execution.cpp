@@ -258,6 +258,7 @@ void CudaExecution::start_counters() {
     CopyState copies{};
   } begin;
   begin.state.epoch = own_epoch_;
+  begin.state.entered = static_cast<std::uint32_t>(own_epoch_ & 0xffffffff);
   for (std::uint64_t epoch : {own_epoch_, own_epoch_ + 1})
     begin.copies.turns[epoch % 2] = static_cast<std::uint32_t>(epoch / args_.protocol.copies) + 1;
   static_assert(sizeof begin <= state_bytes);
@@ -394,23 +395,27 @@ std::vector<Span> CudaExecution::spans() {
 std::string CudaExecution::fault_message() const {
   const device::Fault& f = *fault_;
   const auto epoch = std::uint64_t{f.epoch};
-  const double limit = world_.options().wait_limit;
+  const runtime::WaitLimits limits = runtime::limits_of(world_.options());
   const auto call_of = [&](const Plan& plan) {
     return execute::circumstances(world_, plan.problem, "this rank's last call");
   };
   if (f.kind == static_cast<std::uint32_t>(FaultKind::skip))
-    return runtime::fault_text(f, fmt::format("rank {}", world_.rank()), limit,
+    return runtime::fault_text(f, fmt::format("rank {}", world_.rank()), limits,
                                fmt::format("for all ranks to end epoch {} of a captured graph", epoch), "of them") +
            call_of(*tasks_->whole());
   const std::shared_ptr<const Plan> whole = of_fault().tasks_->whole();
   const std::string who = task_name(*whole, world_.rank(), static_cast<int>(f.place[0]), f.place[1]);
   if (f.kind == static_cast<std::uint32_t>(FaultKind::arrival))
-    return runtime::fault_text(f, who, limit, fmt::format("for the concurrent kernel to begin in epoch {}", epoch),
+    return runtime::fault_text(f, who, limits, fmt::format("for the concurrent kernel to begin in epoch {}", epoch),
                                "blocks") +
            call_of(*whole);
-  return runtime::fault_text(f, who, limit, fmt::format("for signal {} in epoch {}", std::uint32_t{f.place[2]}, epoch),
+  return runtime::fault_text(f, who, limits, fmt::format("for signal {} in epoch {}", std::uint32_t{f.place[2]}, epoch),
                              "posts") +
          call_of(*whole);
+}
+
+std::string CudaExecution::late_name() const {
+  return execute::epoch_text(world_, of_fault().plan_.problem, fault_->epoch, static_cast<int>(fault_->late_rank));
 }
 
 // Plans that take turns have one record of failure.

@@ -171,6 +171,7 @@ void CudaPool::start() {
   }
   device::State state{};
   state.epoch = epoch_;
+  state.entered = static_cast<std::uint32_t>(epoch_ & 0xffffffff);
   cuda::upload(heap_.handle().at(world_.rank(), state_offset_), &state, sizeof state);
   const EpochPosts none[2] = {};
   last_ = reinterpret_cast<EpochPosts*>(take(sizeof none));

@@ -13,7 +13,7 @@ __device__ void stay(const JointArgs& args) {
   const std::uint64_t begin = device::now_ns();
   while (device::load_relaxed(&args.record->ended) == 0u) {
     device::pause_ns(1000);
-    if (device::now_ns() - begin > args.protocol.limit_ns + patience_ns) __trap();
+    if (device::now_ns() - begin > (std::uint64_t{args.protocol.limit} << 20) + patience_ns) __trap();
   }
 }
 

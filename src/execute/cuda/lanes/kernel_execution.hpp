@@ -3,7 +3,10 @@
 
 #include <cuda_runtime_api.h>
 
+#include <cstdint>
+#include <optional>
 #include <string>
+#include <utility>
 
 #include "execute/cuda/lanes/stream_execution.hpp"
 #include "imbrex/device/protocol.hpp"
@@ -15,6 +18,9 @@ class KernelExecution : public StreamExecution {
  public:
   void look() noexcept final;
 
+  /// Whether no other thread has told of ranks that are late to this epoch. The caller does.
+  bool is_first_to_tell(std::uint64_t epoch) { return std::exchange(told_, epoch) != epoch; }
+
  protected:
   KernelExecution(World& world, StreamCalls& calls, int device, bool records);
 
@@ -23,6 +29,8 @@ class KernelExecution : public StreamExecution {
 
   /// Says what the fault that is written down is.
   virtual std::string fault_message() const = 0;
+  /// Names the epoch in which the fault tells of a late rank.
+  virtual std::string late_name() const = 0;
 
   /// In a destructor: waits for what was queued here, and for the peers, whose last epochs may reach this rank's
   /// memory.
@@ -37,6 +45,7 @@ class KernelExecution : public StreamExecution {
 
   int exceptions_;  // in flight when it was made
   bool dead_ = false;
+  std::optional<std::uint64_t> told_;  // epoch
 };
 
 }  // namespace imbrex::cuda
