@@ -4,13 +4,13 @@
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <vector>
 
 #include "runtime/cuda/check.hpp"
+#include "runtime/late.hpp"
 
 namespace imbrex::cuda {
 
@@ -48,12 +48,12 @@ struct EpochQueue {
   }
   void finish_oldest() {
     ++finished;
-    oldest_begun.reset();
+    oldest_wait.reset();
   }
 
   std::vector<Place> places;
   std::uint64_t queued = 0, finished = 0;
-  std::optional<std::chrono::steady_clock::time_point> oldest_begun;
+  std::optional<runtime::BoundedWait> oldest_wait;  // from when it was seen to have begun
 };
 
 }  // namespace imbrex::cuda

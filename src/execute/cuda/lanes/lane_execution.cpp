@@ -301,7 +301,7 @@ void LaneExecution::finish_oldest() {
   const std::uint64_t oldest = queue_->finished;
   await_within([&] { return queue_->finished > oldest ? cudaSuccess : cudaEventQuery(queue_->oldest().done); }, {},
                [] { return std::string(); });
-  if (queue_->finished == oldest) queue_->finish_oldest();
+  if (queue_->finished == oldest) finish_epoch();
 }
 
 void LaneExecution::await(cudaStream_t stream) {
@@ -309,8 +309,9 @@ void LaneExecution::await(cudaStream_t stream) {
   expect_sound();
   IMBREX_CUDA_TRY(cudaSetDevice(libraries_->device()));
   while (queue_->finished < queue_->queued) finish_oldest();
+  // Replays on the execution's own stream have no marks, so that no host sees who has come to them.
   std::optional<double> limit;
-  if (kernel_ == nullptr && stream == streams_.front()) limit = world_.options().wait_limit;
+  if (kernel_ == nullptr && stream == streams_.front()) limit = world_.options().entry_limit;
   await_within([&] { return cudaStreamQuery(stream); }, limit, [&] { return late_epoch(*limit); });
   // Waits that were given up leave an idle stream, too, and an output that is not finished.
   look();
@@ -352,86 +353,6 @@ std::vector<Span> LaneExecution::spans() {
                      times[i].begin, times[i].end});
   }
   return spans;
-}
-
-std::string LaneExecution::name_of_step(std::size_t step) const {
-  const LibraryStep& s = lanes_.program.steps[step];
-  return task_name(plan(), world_.rank(), s.queue, s.task);
-}
-
-std::string LaneExecution::late(const std::string& what, double limit) {
-  return fmt::format("{} waited longer than {} s for the other ranks", what, limit);
-}
-
-std::string LaneExecution::late_in(const std::string& what, double limit, std::uint64_t epoch) const {
-  return fmt::format("{} in epoch {}{}", late(what, limit), epoch,
-                     execute::circumstances(world_, plan().problem, "this rank's last call"));
-}
-
-// Names the first collective that is not known to have ended.
-std::string LaneExecution::late_epoch(double limit) const {
-  std::string where = fmt::format("rank {}", world_.rank());
-  for (std::size_t i = 0; i < lanes_.program.steps.size(); ++i) {
-    if (!std::holds_alternative<Collective>(lanes_.program.steps[i].work)) continue;
-    if (ended_[i] != nullptr && cudaEventQuery(ended_[i]) == cudaSuccess) continue;
-    where = name_of_step(i);
-    break;
-  }
-  cudaGetLastError();
-  return late_in(where, limit, options_.testing.first_epoch + queue_->finished);
-}
-
-void LaneExecution::look() noexcept {
-  if (dead_) return;
-  try {
-    world_.throw_if_failed();
-    libraries_->check();
-    if (kernel_ == nullptr) {
-      look_at_epochs();
-      return look_at_replays();
-    }
-    kernel_->look();
-    world_.throw_if_failed();
-    if (record_ != nullptr) look_at_record();
-  } catch (const std::exception& error) {
-    end(error.what());
-  }
-}
-
-// An epoch's time counts from its beginning, which may be long after it was queued.
-void LaneExecution::look_at_epochs() {
-  while (queue_ != nullptr && queue_->finished < queue_->queued) {
-    const EpochQueue<LaneExecution>::Place& oldest = queue_->oldest();
-    const cudaError_t status = cudaEventQuery(oldest.done);
-    if (status == cudaErrorNotReady) {
-      std::optional<Clock::time_point>& since = queue_->oldest_begun;
-      if (!since && cudaEventQuery(oldest.begun) == cudaSuccess) since = Clock::now();
-      const double limit = world_.options().wait_limit;
-      if (since && std::chrono::duration<double>(Clock::now() - *since).count() > limit)
-        end(oldest.whose->late_epoch(limit));
-      cudaGetLastError();
-      return;
-    }
-    IMBREX_CUDA_TRY(status);
-    queue_->finish_oldest();
-  }
-}
-
-void LaneExecution::look_at_replays() {
-  const double limit = world_.options().wait_limit;
-  if (!dead_ && replays_ != nullptr && replays_->late(limit))
-    end(late(fmt::format("a replay on rank {}", world_.rank()), limit) +
-        execute::circumstances(world_, plan().problem, "this rank's last call"));
-}
-
-void LaneExecution::look_at_record() {
-  const std::uint64_t word = record_->under_way;
-  const auto step = static_cast<std::size_t>(word & 0xffffff);
-  const auto now = Clock::now();
-  if (std::exchange(seen_, word) != word) since_ = now;
-  const double limit = world_.options().wait_limit;
-  if (step != 0 && std::chrono::duration<double>(now - since_).count() > limit)
-    end(late_in(name_of_step(step - 1), limit, word >> 24));
 }
 
 template <typename Query, typename Late>

@@ -22,6 +22,7 @@
 #include "execute/cuda/times/replay_marks.hpp"
 #include "execute/cuda/times/step_times.hpp"
 #include "execute/cuda/work_on_gpu.hpp"
+#include "runtime/late.hpp"
 
 namespace imbrex::cuda {
 
@@ -76,9 +77,15 @@ class LaneExecution final : public StreamExecution, public HoldsBlockSteps {
   void launch_epoch(const Addresses& operands, cudaStream_t main, cudaEvent_t begun, Call call);
   void launch_step(std::size_t step, const Addresses& operands, cudaStream_t stream);
   void finish_oldest();
+  void finish_epoch();
   void look_at_epochs();
   void look_at_replays();
   void look_at_record();
+  // By the rule of waits: `tell` gets ranks that are late, `message` the limit that is passed.
+  template <typename Tell, typename Message>
+  void judge(runtime::BoundedWait& wait, Tell&& tell, Message&& message);
+  runtime::BoundedWait new_wait() const;
+  void tell_late(const std::vector<int>& late, std::uint64_t epoch, const Problem& problem);
   // `late` says what was waited for past the limit, in seconds; without a limit `look` alone ends it.
   template <typename Query, typename Late>
   void await_within(Query&& query, std::optional<double> limit, Late&& late);
@@ -106,8 +113,10 @@ class LaneExecution final : public StreamExecution, public HoldsBlockSteps {
   std::vector<JointArgs> joints_;
   RawMemory joint_tables_;
   std::unique_ptr<LaneRecord, HostFree> record_;
-  std::uint64_t seen_ = 0;  // the record's last step that was seen, and since when
-  Clock::time_point since_{};
+  // The record's last step that was seen, how long it may last, and the epochs that it tells of so far.
+  std::uint64_t seen_ = 0;
+  std::optional<runtime::BoundedWait> record_wait_, replay_wait_;
+  std::uint32_t begun_ = 0;
   bool loaded_ = false;  // every product has run once
   bool captured_ = false, dead_ = false, stuck_ = false;
 };

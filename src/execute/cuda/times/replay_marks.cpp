@@ -40,11 +40,9 @@ void ReplayMarks::end(cudaStream_t stream) {
 }
 
 // What has ended is read first: an epoch may end between the two.
-bool ReplayMarks::late(double limit) {
+ReplayMarks::Seen ReplayMarks::look() {
   const std::uint64_t ended = words_->ended, begun = words_->begun;
-  const auto now = Clock::now();
-  if (std::exchange(seen_, begun) != begun || begun == ended) since_ = now;
-  return std::chrono::duration<double>(now - since_).count() > limit;
+  return {begun - std::exchange(seen_, begun), begun != ended};
 }
 
 }  // namespace imbrex::cuda

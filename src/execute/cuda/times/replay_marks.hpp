@@ -4,7 +4,6 @@
 
 #include <cuda_runtime_api.h>
 
-#include <chrono>
 #include <cstdint>
 #include <memory>
 
@@ -25,16 +24,17 @@ class ReplayMarks {
   void begin(cudaStream_t stream);
   void end(cudaStream_t stream);
 
-  /// Whether an epoch has been under way for more than `limit` seconds, as far as calls of this saw. Any thread, one at
-  /// a time.
-  bool late(double limit);
+  /// So many epochs have begun since the last look, and whether one is under way. Any thread, one at a time.
+  struct Seen {
+    std::uint64_t begun = 0;
+    bool under_way = false;
+  };
+  Seen look();
 
   /// Keeps the memory from being freed: replays may still write there.
   void leak() noexcept { static_cast<void>(words_.release()); }
 
  private:
-  using Clock = std::chrono::steady_clock;
-
   struct Words {
     volatile std::uint64_t begun, ended;  ///< epochs
   };
@@ -43,8 +43,7 @@ class ReplayMarks {
   Words* on_device_ = nullptr;
   cudaStream_t beside_ = nullptr;
   cudaEvent_t forked_ = nullptr, marked_ = nullptr;
-  std::uint64_t seen_ = 0;  // epochs begun, and since when
-  Clock::time_point since_{};
+  std::uint64_t seen_ = 0;  // epochs begun
 };
 
 }  // namespace imbrex::cuda
