@@ -72,6 +72,7 @@ class WorldOptions(Structure):
         ("reserved", c_int32),
         ("sms_for_others", c_int32),
         ("reserved2", c_int32),
+        ("entry_limit", c_double),
     )
 
 

@@ -13,11 +13,14 @@ from ._errors import InvalidInput
 from ._library import preload_nvidia
 
 
-def _options(heap_bytes: int, wait_limit: float, gpu: int | None, ranks_per_gpu: int, sms_for_others: int) -> Any:
+def _options(
+    heap_bytes: int, wait_limit: float, entry_limit: float, gpu: int | None, ranks_per_gpu: int, sms_for_others: int
+) -> Any:
     options = _c.new(
         _c.WorldOptions,
         heap_bytes=integer("heap_bytes", heap_bytes, 0, LARGEST_64),
         wait_limit=real("wait_limit", wait_limit),
+        entry_limit=real("entry_limit", entry_limit),
         ranks_per_gpu=integer("ranks_per_gpu", ranks_per_gpu, 0, LARGEST_32),
         sms_for_others=integer("sms_for_others", sms_for_others, 0, LARGEST_32),
     )
@@ -70,6 +73,7 @@ class World(OwnsHandle):
         *,
         heap_bytes: int = 0,
         wait_limit: float = 0.0,
+        entry_limit: float = 0.0,
         gpu: int | None = None,
         ranks_per_gpu: int = 1,
         sms_for_others: int = 0,
@@ -81,7 +85,9 @@ class World(OwnsHandle):
 
         Args:
             heap_bytes: symmetric heap in host memory, per rank; 0: 1 GiB, of which pages are taken when touched.
-            wait_limit: seconds that any wait may last; 0: IMBREX_WAIT_LIMIT, or 30.
+            wait_limit: seconds that a wait may last once all ranks have come to it; 0: IMBREX_WAIT_LIMIT, or 30.
+            entry_limit: seconds that ranks wait for one that has not come; 0: the wait limit where that is set, here or
+                by IMBREX_WAIT_LIMIT, else 600.
             gpu: this rank's GPU, as CUDA numbers those that this process sees; not given: by the rank.
             ranks_per_gpu: so many ranks share each GPU, each with its part of it; the same on every rank.
             sms_for_others: SMs of each GPU that kernels which wait for other ranks leave to kernels of others, such as
@@ -89,7 +95,7 @@ class World(OwnsHandle):
 
         Raises:
             InvalidInput: the variables contradict each other; the text names the variable. `sms_for_others` differs.
-            Error: a rank did not arrive within the wait limit.
+            Error: a rank did not arrive within the entry limit.
 
         Example:
             >>> import imbrex
@@ -99,7 +105,7 @@ class World(OwnsHandle):
             >>> world.close()
         """
         preload_nvidia()
-        options = _options(heap_bytes, wait_limit, gpu, ranks_per_gpu, sms_for_others)
+        options = _options(heap_bytes, wait_limit, entry_limit, gpu, ranks_per_gpu, sms_for_others)
         return cls(_c.make("world_from_environment", ctypes.byref(options)))
 
     @staticmethod
@@ -118,6 +124,7 @@ class World(OwnsHandle):
         *,
         heap_bytes: int = 0,
         wait_limit: float = 0.0,
+        entry_limit: float = 0.0,
         gpu: int | None = None,
         ranks_per_gpu: int = 1,
         sms_for_others: int = 0,
@@ -131,13 +138,14 @@ class World(OwnsHandle):
             size: how many ranks there are.
             heap_bytes: as for `from_environment`.
             wait_limit: as for `from_environment`.
+            entry_limit: as for `from_environment`.
             gpu: as for `from_environment`.
             ranks_per_gpu: as for `from_environment`.
             sms_for_others: as for `from_environment`.
 
         Raises:
             InvalidInput: rank or size are out of their range, the id is none, or `sms_for_others` differs.
-            Error: a rank did not arrive within the wait limit, or two claim one number.
+            Error: a rank did not arrive within the entry limit, or two claim one number.
 
         Example:
             >>> import imbrex
@@ -150,7 +158,7 @@ class World(OwnsHandle):
         rank, size = integer("rank", rank, 0, LARGEST_32), integer("size", size, 1, LARGEST_32)
         preload_nvidia()
         given = _c.UniqueId.from_buffer_copy(octets_given)
-        options = _options(heap_bytes, wait_limit, gpu, ranks_per_gpu, sms_for_others)
+        options = _options(heap_bytes, wait_limit, entry_limit, gpu, ranks_per_gpu, sms_for_others)
         return cls(_c.make("world_connect", ctypes.byref(given), rank, size, ctypes.byref(options)))
 
     @property

@@ -27,7 +27,8 @@ WorldOptions world_options(const imbrex_world_options* given) {
   const auto read = c::options_of(given, first_world_options, "imbrex_world_options");
   WorldOptions options;
   if (read.heap_bytes != 0) options.heap_bytes = read.heap_bytes;
-  if (read.wait_limit != 0) options.wait_limit = read.wait_limit;
+  options.wait_limit = read.wait_limit;
+  options.entry_limit = read.entry_limit;
   if (read.gpu != nullptr) options.gpu = *read.gpu;
   if (read.ranks_per_gpu != 0) options.ranks_per_gpu = read.ranks_per_gpu;
   options.sms_for_others = read.sms_for_others;

@@ -21,7 +21,7 @@ from pool import Pool, expect_others_told
 
 import imbrex
 import imbrex.torch as it
-from imbrex.torch.meeting import limit_of, meet
+from imbrex.torch.meeting import Limits, limits_of, meet
 
 
 def one_stays_away(away: int) -> tuple[str, float]:
@@ -98,7 +98,7 @@ def test_what_earlier_groups_left_in_the_store():
 
     def rounds(rank: int) -> None:
         for number in range(20):
-            found = meet(store, None, "g", [0, 1, 2], rank, 60.0, {"rank": rank, "round": number})
+            found = meet(store, None, "g", [0, 1, 2], rank, Limits(60.0, 60.0), {"rank": rank, "round": number})
             assert found == [{"rank": peer, "round": number} for peer in range(3)]
 
     with ThreadPoolExecutor(3) as threads:
@@ -113,7 +113,7 @@ def test_who_came_and_left_is_not_waited_for():
 
     def told(rank: int) -> str:
         with pytest.raises(imbrex.Error) as caught:
-            meet(store, None, "g", [0, 1, 2, 3], rank, 1.0, {"rank": rank})
+            meet(store, None, "g", [0, 1, 2, 3], rank, Limits(1.0, 1.0), {"rank": rank})
         return str(caught.value)
 
     with ThreadPoolExecutor(3) as threads:
@@ -180,4 +180,17 @@ def test_the_limits_form():
     """A limit from the environment is read as the library reads it."""
     for given, name in ((float("nan"), "wait_limit=nan"), (-1.0, "wait_limit=-1.0"), (2e9, "wait_limit=")):
         with pytest.raises(imbrex.InvalidInput, match=name):
-            limit_of(given)
+            limits_of(given, 0.0, 600.0)
+        with pytest.raises(imbrex.InvalidInput, match=name.replace("wait", "entry")):
+            limits_of(0.0, given, 600.0)
+
+
+def test_a_limit_that_is_set_holds_for_both(monkeypatch):
+    """Else ranks are waited for as long as the group has it."""
+    monkeypatch.delenv("IMBREX_WAIT_LIMIT", raising=False)
+    assert limits_of(0.0, 0.0, 77.0) == (30.0, 77.0)
+    assert limits_of(3.0, 0.0, 77.0) == (3.0, 3.0)
+    assert limits_of(3.0, 5.0, 77.0) == (3.0, 5.0)
+    monkeypatch.setenv("IMBREX_WAIT_LIMIT", "9")
+    assert limits_of(0.0, 0.0, 77.0) == (9.0, 9.0)
+    assert limits_of(3.0, 0.0, 77.0) == (3.0, 3.0)

@@ -262,28 +262,6 @@ def test_layers_that_are_split_twice(ranks):
     ranks.run(split_twice)
 
 
-def patience() -> float:
-    """As long as torch's collectives of a group wait."""
-    import datetime
-    import os
-
-    from imbrex.torch.groups import name_of, patience_of
-
-    group = dist.new_group(timeout=datetime.timedelta(seconds=77))
-    limit = os.environ.pop("IMBREX_WAIT_LIMIT")
-    try:
-        waits = patience_of(name_of(group))
-    finally:
-        os.environ["IMBREX_WAIT_LIMIT"] = limit
-    assert patience_of(name_of(group)) == 0  # what the user set
-    dist.destroy_process_group(group)
-    return waits
-
-
-def test_late_ranks_are_waited_for_as_torch_does(ranks):
-    assert ranks.run(patience) == [77.0] * 4
-
-
 def test_names_and_arguments_are_torchs():
     """What torch's module exports is here, with its arguments, their kinds and defaults; Imbrex adds a codec alone."""
     for name in torchs.__all__:

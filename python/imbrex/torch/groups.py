@@ -21,7 +21,7 @@ from .._errors import Error, InvalidInput
 from .._world import World
 from . import extension
 from .channels import warn_of_few_sms
-from .meeting import limit_of, meet, tell_of_process
+from .meeting import Limits, limits_of, meet, tell_of_process
 
 Group: TypeAlias = "dist.ProcessGroup | DeviceMesh | str | None"
 """A process group, a DeviceMesh of one dimension, the name of a group, or None for all ranks."""
@@ -119,16 +119,18 @@ def _whereabouts(gpu: int | None) -> dict[str, str]:
     return {"host": host, "gpu": uuid}
 
 
-def _place(device: Any, wait_limit: float, sms_for_others: int) -> tuple[int | None, float, dict[str, str]]:
+def _place(
+    device: Any, wait_limit: float, entry_limit: float, timeout: float, sms_for_others: int
+) -> tuple[int | None, Limits, dict[str, str]]:
     """The GPU, how long this rank waits, and what the others are to know of it: if need be, what is wrong here."""
-    limit = 30.0
+    limits = Limits(30.0, timeout)
     try:
-        limit = limit_of(wait_limit)
+        limits = limits_of(wait_limit, entry_limit, timeout)
         integer("sms_for_others", sms_for_others, 0, LARGEST_32)
         gpu = _own_gpu(device)
-        return gpu, limit, _whereabouts(gpu)
+        return gpu, limits, _whereabouts(gpu)
     except (Error, OSError) as error:
-        return None, limit, {"refused": str(error)}
+        return None, limits, {"refused": str(error)}
 
 
 def _id_on_this_host() -> bytes:
@@ -146,11 +148,8 @@ def _processes() -> Any:
     return c10d.PrefixStore("imbrex/processes", _store_of(c10d._get_default_group()))
 
 
-def patience_of(name: str) -> float:
-    """Seconds that torch's own collectives of the group wait for a rank; 0 where IMBREX_WAIT_LIMIT says others."""
-    if os.environ.get("IMBREX_WAIT_LIMIT"):
-        return 0.0
-    of = process_group(name)
+def _timeout_of(of: Any) -> float:
+    """Seconds that torch's own collectives of the group wait for a rank."""
     kinds = [one.type for one in of._device_types]
     backend = of._get_backend(torch.device("cuda" if "cuda" in kinds and torch.cuda.is_available() else kinds[0]))
     return float(backend.options._timeout.total_seconds())
@@ -161,6 +160,7 @@ def connect(
     *,
     heap_bytes: int = 0,
     wait_limit: float = 0.0,
+    entry_limit: float = 0.0,
     cpu_workers: int = 1,
     device: Any = None,
     gpu_heap_limit: int = 0,
@@ -172,7 +172,10 @@ def connect(
     Args:
         group: whose ranks work together, on one host.
         heap_bytes: symmetric heap in host memory, per rank; 0: 1 GiB, of which pages are taken when touched.
-        wait_limit: seconds that any wait may last; 0: IMBREX_WAIT_LIMIT, or 30.
+        wait_limit: seconds that a wait may last once all ranks have come to it; 0: IMBREX_WAIT_LIMIT, or 30.
+        entry_limit: seconds that ranks wait for one that has not come, since it compiles, or writes a checkpoint; past
+            the wait limit they tell once for whom. 0: the wait limit where that is set, here or by IMBREX_WAIT_LIMIT,
+            else the group's own timeout.
         cpu_workers: threads of each rank that compute where tensors are on the CPU.
         device: this rank's GPU, a torch.device or a number; not given: the current one, `torch.cuda.current_device()`.
         gpu_heap_limit: bytes of GPU memory, per rank, that the operators' symmetric heap has at most; 0: as many as
@@ -196,14 +199,14 @@ def connect(
     if name in _worlds:
         return name
     gpu_heap_limit = integer("gpu_heap_limit", gpu_heap_limit, 0, LARGEST_64)
-    gpu, limit, place = _place(device, wait_limit, sms_for_others)
     of = process_group(name)
+    gpu, limits, place = _place(device, wait_limit, entry_limit, _timeout_of(of), sms_for_others)
     rank, ranks = int(of.rank()), list(dist.get_process_group_ranks(of))
     if rank == 0:
         place["id"] = _id_on_this_host().hex()
     # Groups of other ranks may share the store, and the name too.
     store = c10d.PrefixStore(f"imbrex/{'_'.join(map(str, ranks))}", _store_of(of))
-    places = meet(store, _processes(), name, ranks, rank, limit, place)
+    places = meet(store, _processes(), name, ranks, rank, limits, place)
     for peer, told in enumerate(places):
         if "refused" in told:
             raise InvalidInput(told["refused"] if peer == rank else f"rank {peer}: {told['refused']}")
@@ -221,7 +224,8 @@ def connect(
         rank,
         len(ranks),
         heap_bytes=heap_bytes,
-        wait_limit=wait_limit,
+        wait_limit=limits.wait,
+        entry_limit=limits.entry,
         gpu=gpu,
         ranks_per_gpu=sharing,
         sms_for_others=sms_for_others,

@@ -1,34 +1,48 @@
-"""How the ranks of a torch group find each other before they have a world: in torch's store, within the wait limit."""
+"""How the ranks of a torch group find each other before they have a world: in torch's store, within the entry limit."""
 
 from __future__ import annotations
 
 import json
+import logging
+import math
 import os
 import secrets
 import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from .._errors import Error, InvalidInput
 
+_log = logging.getLogger("imbrex.torch")
 _MOST_SECONDS = 1e9  # as the library has it
 _LOOK = 0.25  # seconds between looks at whether peers' processes live
 _SURE = 1.0  # seconds: the record of an ended process may be an earlier one's, which its successor overwrites
 
 
-def limit_of(given: float) -> float:
-    """Seconds that the ranks have to come: what is given, or IMBREX_WAIT_LIMIT, or 30."""
-    text = os.environ.get("IMBREX_WAIT_LIMIT") or "30"
+class Limits(NamedTuple):
+    """Seconds: of waits to which all ranks have come, and of those for ranks that have not."""
+
+    wait: float
+    entry: float
+
+
+def limits_of(wait: float, entry: float, timeout: float) -> Limits:
+    """What is given, else IMBREX_WAIT_LIMIT; where neither says anything, 30 and the group's timeout."""
+    text = os.environ.get("IMBREX_WAIT_LIMIT") or "0"
     try:
-        limit = float(given or text)
+        chosen = float(wait or text)
     except ValueError:
         raise InvalidInput(f"IMBREX_WAIT_LIMIT='{text}' is not a number") from None
-    if not 0 < limit <= _MOST_SECONDS:
-        name = f"wait_limit={given}" if given else f"IMBREX_WAIT_LIMIT='{text}'"
-        raise InvalidInput(f"{name} must be more than 0 and at most {_MOST_SECONDS:.0f} s")
-    return limit
+    limits = Limits(chosen or 30.0, entry or chosen or timeout)
+    for seconds, name in (
+        (limits.wait, f"wait_limit={wait}" if wait else f"IMBREX_WAIT_LIMIT='{text}'"),
+        (limits.entry, f"entry_limit={entry}" if entry else f"the group's timeout of {timeout:g} s"),
+    ):
+        if not 0 < seconds <= _MOST_SECONDS:
+            raise InvalidInput(f"{name} must be more than 0 and at most {_MOST_SECONDS:.0f} s")
+    return limits
 
 
 def own_process() -> dict[str, Any] | None:
@@ -77,10 +91,11 @@ class _Meeting:
         rank r: seen/(rank 0's)/r       ->  rank 0, when all have: go/(r's number) = every rank's place, or why not
     """
 
-    def __init__(self, store: Any, processes: Any, group: str, ranks: list[int], rank: int, limit: float) -> None:
+    def __init__(self, store: Any, processes: Any, group: str, ranks: list[int], rank: int, limits: Limits) -> None:
         self.store, self.processes, self.group = store, processes, group
-        self.ranks, self.rank, self.limit = ranks, rank, limit
-        self.end = time.monotonic() + limit
+        self.ranks, self.rank, self.limits = ranks, rank, limits
+        self.end = time.monotonic() + limits.entry
+        self.tell = time.monotonic() + limits.wait if limits.wait < limits.entry else math.inf
         self.number = secrets.token_hex(16)
         self.missing = [*range(1, len(ranks))] if rank == 0 else [0]
         self.leader = ""  # rank 0's number
@@ -184,6 +199,15 @@ class _Meeting:
             for peer in self.missing:
                 if peer not in self.known:
                     self._look_at(peer, now)
+        if now >= self.tell:
+            self.tell = math.inf
+            _log.warning(
+                "rank %d: %s did not come to the first call of group '%s' yet; waiting up to %g s",
+                self.rank,
+                self._name(self.missing),
+                self.group,
+                self.limits.entry,
+            )
         if now >= self.end:
             if self.missing == [0] and 0 in self.known:
                 raise Error(
@@ -211,7 +235,7 @@ class _Meeting:
         raise Error(f"{self._name([peer])} (pid {process['pid']}) ended before the first call of group '{self.group}'")
 
     def _within(self) -> str:
-        return f"within {self.limit:g} s (IMBREX_WAIT_LIMIT, or wait_limit of imbrex.torch.connect)"
+        return f"within {self.limits.entry:g} s (IMBREX_WAIT_LIMIT, or the limits of imbrex.torch.connect)"
 
     def _name(self, peers: list[int]) -> str:
         one = [f"{peer}" if self.ranks[peer] == peer else f"{peer} ({self.ranks[peer]} of all)" for peer in peers]
@@ -236,7 +260,7 @@ def _read(store: Any, key: str) -> Any:
 
 
 def meet(
-    store: Any, processes: Any, group: str, ranks: list[int], rank: int, limit: float, place: dict[str, Any]
+    store: Any, processes: Any, group: str, ranks: list[int], rank: int, limits: Limits, place: dict[str, Any]
 ) -> list[dict[str, Any]]:
     """
     Every rank's place, once all have called it with theirs.
@@ -247,18 +271,18 @@ def meet(
         group: its name, for messages.
         ranks: the group's ranks, by their numbers among all.
         rank: this one's number in the group.
-        limit: seconds after which it ends, at most.
+        limits: past `entry` it ends, at the latest; past `wait` it tells who is missing.
         place: what the others are to know of this rank.
 
     Raises:
         Error: ranks did not come in time, or have ended, which it names; or the store failed.
     """
-    meeting = _Meeting(store, processes, group, ranks, rank, limit)
+    meeting = _Meeting(store, processes, group, ranks, rank, limits)
     # A store whose process is stopped never answers. Python could not even be interrupted within its call.
     thread = threading.Thread(target=meeting.run, args=(place,), name="imbrex-meet", daemon=True)
     thread.start()
     try:
-        thread.join(limit + _SURE)
+        thread.join(limits.entry + _SURE)
     finally:
         meeting.given_up = True
     if thread.is_alive():

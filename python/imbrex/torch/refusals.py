@@ -11,7 +11,7 @@ from torch.distributed.tensor import Shard
 from torch.distributed.tensor.placement_types import Placement
 
 from .._errors import Error, InvalidInput
-from .groups import apart, connect, name_of, patience_of, size_of
+from .groups import apart, connect, name_of, size_of
 from .stats import count_copy
 
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
@@ -38,14 +38,10 @@ def expect_group(name: str) -> int:
 
 
 def is_connected(name: str) -> bool:
-    """
-    Whether Imbrex works for the group: connected from here on, or not for ever.
-
-    What it stands for was torch's: a rank may come as late as the group lets it, as one that compiles or saves does.
-    """
+    """Whether Imbrex works for the group: connected from here on, or not for ever."""
     if name not in apart:
         try:
-            connect(name, wait_limit=patience_of(name))
+            connect(name)
         except Error as error:
             level = logging.INFO if isinstance(error, InvalidInput) else logging.WARNING
             logging.getLogger("imbrex.torch").log(level, "group '%s': torch runs its operators: %s", name, error)
