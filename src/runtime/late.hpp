@@ -42,7 +42,7 @@ class BoundedWait {
     lost,          ///< past the wait limit, and no rank is late
   };
 
-  /// Of a clock's seconds.
+  /// `begin`, as `now` below: seconds of one clock.
   BoundedWait(const WaitLimits& limits, double begin) : limits_(limits), begin_(begin) {}
 
   /// `is_late`: whether a rank has not come yet.
@@ -74,7 +74,7 @@ std::string late_text(std::string_view late, std::size_t count, std::string_view
 /// Prints, as rank `rank`, that those ranks have not come to `what`, and that it waits up to so many seconds.
 void tell_late(int rank, std::string_view late, std::size_t count, std::string_view what, double entry_limit) noexcept;
 
-/// Of ranks that join a world: tells, once past the wait limit, which are late.
+/// Tells which ranks are late to join a world, once past the wait limit.
 class LateToJoin {
  public:
   LateToJoin(int rank, const WorldOptions& options);

@@ -276,10 +276,13 @@ TEST(Worlds, RefuseWhatTheyCannotBe) {
   const auto nothing = [](World&) { return 0; };
   EXPECT_THROW(run_threads(0, small(), nothing), Error);
   EXPECT_THROW(run_processes(65, small(), nothing), Error);
-  for (const double limit : {0.0, -1.0, 1e300, std::numeric_limits<double>::quiet_NaN()}) {
+  for (const double limit : {-1.0, 1e300, std::numeric_limits<double>::quiet_NaN()}) {
     WorldOptions options = small();
     options.wait_limit = limit;
     EXPECT_THROW(run_threads(1, options, nothing), Error) << limit;
+    options.wait_limit = 1;
+    options.entry_limit = limit;
+    EXPECT_THROW(run_processes(1, options, nothing), Error) << limit;
   }
 }
 

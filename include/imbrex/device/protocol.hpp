@@ -227,7 +227,7 @@ class BoundedPolls {
   }
 
  private:
-  // Of a wait that is long enough to look who is late: what is to be reported, or nothing.
+  // What is to be reported of a wait that is long enough to look who is late, or nothing.
   IMBREX_DEVICE std::uint32_t judge(const Group& g, std::uint32_t now, std::uint32_t& late_rank) {
     if (g.entry_limit != 0 && (begin_ & 1) == 0) {
       late_rank = first_late(g);
