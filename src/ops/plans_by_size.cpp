@@ -1,6 +1,8 @@
 #include "ops/plans_by_size.hpp"
 
 #include <algorithm>
+#include <bit>
+#include <cstdint>
 
 #include "plan/problem.hpp"
 
@@ -9,10 +11,10 @@ namespace imbrex::ops {
 std::vector<std::int64_t> sizes_to_survey(const Problem& largest) {
   std::vector<std::int64_t> sizes;
   const std::int64_t unit = plan::splits_m(largest.op) ? largest.ranks : 1;
-  for (std::int64_t units = largest.m / unit; units > 0; units /= 2) {
+  // Eight to an octave: a choice that serves fewer sizes in a row is rare.
+  for (std::int64_t units = largest.m / unit; units > 0;
+       units -= std::max<std::int64_t>(1, std::bit_ceil(static_cast<std::uint64_t>(units)) / 16))
     sizes.push_back(units * unit);
-    if (units >= 4) sizes.push_back((units - units / 4) * unit);
-  }
   return sizes;
 }
 

@@ -16,7 +16,7 @@ namespace imbrex::ops {
 inline constexpr std::size_t most_table_bytes = std::size_t{14} << 20;
 
 /// The M whose plans say how much memory the plans of all M up to the largest take: other plans serve fewer rows, and
-/// may take more.
+/// may take more. From the largest down.
 std::vector<std::int64_t> sizes_to_survey(const Problem& largest);
 
 /// Makes executions as calls ask for them and keeps the last ones, without asking the other ranks. The ranks' calls are

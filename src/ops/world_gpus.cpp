@@ -151,6 +151,22 @@ cuda::PlanToRun WorldGpus::plan_in_turn(const GpuOperation& operation, std::int6
   return first;
 }
 
+// Where the choice for an M between those that were surveyed takes more memory than these: the choice of a larger M.
+std::shared_ptr<Execution> WorldGpus::prepare_in_turn(const GpuOperation& operation, std::int64_t m) {
+  cuda::PlanToRun plan = plan_in_turn(operation, m);
+  make_room(plan.problem);
+  if (auto made = operation.plans->prepare(plan)) return made;
+  const std::vector<std::int64_t> sizes = sizes_to_survey(operation.problem);
+  for (auto size = sizes.rbegin(); size != sizes.rend(); ++size) {
+    if (*size <= m) continue;
+    cuda::PlanToRun other = plan_of(operation.problem, operation.request, *size);
+    other.problem.m = m;
+    if (!operation.plans->lacks(other).empty()) continue;
+    if (auto made = operation.plans->prepare(other)) return made;
+  }
+  return operation.plans->prepare(plan, true);
+}
+
 void WorldGpus::prepare_any_m(World& world, GpuOperation& operation) {
   const Problem& largest = operation.problem;
   runtime::agree(world, [&] {
@@ -169,9 +185,7 @@ void WorldGpus::prepare_any_m(World& world, GpuOperation& operation) {
   operation.by_size.emplace(
       [this, &operation](std::int64_t m) {
         try {
-          const cuda::PlanToRun plan = plan_in_turn(operation, m);
-          make_room(plan.problem);
-          return operation.plans->prepare(plan);
+          return prepare_in_turn(operation, m);
         } catch (const Error& error) {
           throw Error(error.code(), fmt::format("M = {}: {}", m, error.what()));
         }

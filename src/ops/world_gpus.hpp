@@ -84,6 +84,7 @@ struct WorldGpus {
   std::shared_ptr<GpuOperation> find(const Problem& problem, const PlanRequest& request, bool any_m);
   cuda::PlanToRun plan_of(const Problem& largest, const PlanRequest& request, std::int64_t m) const;
   cuda::PlanToRun plan_in_turn(const GpuOperation& operation, std::int64_t m) const;
+  std::shared_ptr<Execution> prepare_in_turn(const GpuOperation& operation, std::int64_t m);
   void prepare_any_m(World& world, GpuOperation& operation);
   void prepare_largest(World& world, GpuOperation& operation, bool own_memory);
 

@@ -59,7 +59,8 @@ def agreed(function: Callable[..., Any], *args: Any, mode: str = "fake") -> Any:
     before = extension.calls()
     for got, want in zip(flat(graph(*args)), flat(function(*args)), strict=True):
         assert torch.allclose(got.float(), want.float(), rtol=2.0**-6, atol=2.0**-6)
-    assert extension.calls() == before
+    after = extension.calls()
+    assert after == before, {name: (before[name], count) for name, count in after.items() if count != before[name]}
     return graph
 
 

@@ -27,9 +27,10 @@ class PooledPlans {
 
   /// Not collective: every rank prepares a plan before it runs it, sometime, and all run the same plans in the same
   /// order. The calls of all executions count as those of one. Throws Error(invalid_input) as Executor::prepare, the
-  /// same on every rank, and where it lacks something; Error(runtime_failure) if the plan takes more than the survey
-  /// told of and the symmetric heap has no room for it.
-  virtual std::shared_ptr<Execution> prepare(const PlanToRun& plan) = 0;
+  /// same on every rank, and where it lacks something. A plan that takes more memory than the survey told of is not
+  /// prepared, and null returned, the same on every rank; with `grow` it gets more from the symmetric heap, and
+  /// Error(runtime_failure) comes where that is full.
+  virtual std::shared_ptr<Execution> prepare(const PlanToRun& plan, bool grow = false) = 0;
 
   /// As Execution's.
   virtual void expect_stream(CudaStream stream) const = 0;

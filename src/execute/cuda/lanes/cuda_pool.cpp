@@ -204,6 +204,11 @@ CudaPool::~CudaPool() {
   }
 }
 
+bool CudaPool::has_room(execute::HeapLayout& layout) const {
+  layout.leave_out(plan::buffer_out);
+  return plans_->has_room(layout.share()) && (has_out_ || !layout.in_heap(plan::buffer_out));
+}
+
 std::size_t CudaPool::place(execute::HeapLayout& layout) {
   layout.leave_out(plan::buffer_out);  // out() is for that
   const std::size_t area = plans_->place(layout);

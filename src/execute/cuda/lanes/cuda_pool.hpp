@@ -67,7 +67,8 @@ class CudaPool : public std::enable_shared_from_this<CudaPool> {
   double gpu_to_host() const { return to_host_; }
   std::size_t state_offset() const { return state_offset_; }
 
-  /// As PlanPool's, of all but the output.
+  /// As PlanPool's, of all but the output, which has room as soon as some plan's peers write it.
+  bool has_room(execute::HeapLayout& layout) const;
   std::size_t place(execute::HeapLayout& layout);
   std::size_t offset(std::size_t area) const { return plans_->offset(area); }
   std::byte* take(std::size_t bytes) { return tables_->take(bytes, stream()); }
