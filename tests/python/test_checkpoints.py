@@ -30,7 +30,7 @@ from checkpoints_for_tests import (
     trained,
     whole_of,
 )
-from device_for_tests import DEVICE
+from device_for_tests import DEVICE, generator_of
 from groups_for_tests import first, group_of
 from torch import Tensor, nn
 from torch.distributed.checkpoint.api import CheckpointException
@@ -161,7 +161,7 @@ def of_torch() -> None:
     """An nn.Linear's weights are split where they are loaded; a rank's own part goes in as it is."""
     group, rank = group_of(0, 1, 2, 3), dist.get_rank()
     whole = Whole()
-    x = torch.randn(ROWS, HIDDEN, generator=torch.Generator().manual_seed(1)).to(DEVICE)
+    x = torch.randn(ROWS, HIDDEN, generator=generator_of(1), device=DEVICE)
     for assign in (False, True):
         model = Model(group)
         model.load_state_dict(whole.state_dict(), assign=assign)
@@ -386,7 +386,7 @@ def copies() -> None:
     """Copies and what was pickled have state dicts of their own; graphs and autocast are as before."""
     group = group_of(0, 1, 2, 3)
     model = Model(group)
-    x = torch.randn(ROWS, HIDDEN, generator=torch.Generator().manual_seed(1)).to(DEVICE)
+    x = torch.randn(ROWS, HIDDEN, generator=generator_of(1), device=DEVICE)
     for again in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
         optimizer = adam(again)
         step(again, optimizer, 0)

@@ -121,7 +121,11 @@ def lies_in_rows(x: Tensor) -> bool:
     """Whether its rows, of the last dimension, are whole and lie evenly, perhaps with something between them."""
     *rows, length = x.shape
     *steps, step = x.stride()
-    if (step != 1 and length != 1) or (x.is_cuda and x.storage_offset() * x.element_size() % _BYTES):
+    if step != 1 and length != 1:
+        return False
+    if x.is_cuda and torch.compiler.is_dynamo_compiling():
+        return x.is_contiguous()  # where it begins cannot be traced
+    if x.is_cuda and x.storage_offset() * x.element_size() % _BYTES:
         return False
     between = None
     for extent, own in zip(reversed(rows), reversed(steps), strict=True):
