@@ -18,6 +18,16 @@ std::vector<std::int64_t> sizes_to_survey(const Problem& largest) {
   return sizes;
 }
 
+std::size_t table_bytes_of(const Problem& problem, std::int64_t m) {
+  constexpr std::int64_t tile = 128;
+  const auto tiles_of = [](std::int64_t extent) { return (extent + tile - 1) / tile; };
+  const std::int64_t of_rank = (m + problem.ranks - 1) / problem.ranks,
+                     tiles = problem.ranks * tiles_of(of_rank) *
+                             tiles_of(problem.n + problem.more_n[0] + problem.more_n[1]),
+                     bytes_of_tile = of_rank > 512 ? 640 : 1280;  // few rows have smaller tiles
+  return static_cast<std::size_t>(tiles * bytes_of_tile);
+}
+
 bool PlansBySize::has(std::int64_t m) const {
   return std::any_of(kept_.begin(), kept_.end(), [&](const Kept& kept) { return kept.m == m; });
 }

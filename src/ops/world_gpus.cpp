@@ -154,7 +154,7 @@ cuda::PlanToRun WorldGpus::plan_in_turn(const GpuOperation& operation, std::int6
 // Where the choice for an M between those that were surveyed takes more memory than these: the choice of a larger M.
 std::shared_ptr<Execution> WorldGpus::prepare_in_turn(const GpuOperation& operation, std::int64_t m) {
   cuda::PlanToRun plan = plan_in_turn(operation, m);
-  make_room(plan.problem);
+  make_room(operation, m);
   if (auto made = operation.plans->prepare(plan)) return made;
   const std::vector<std::int64_t> sizes = sizes_to_survey(operation.problem);
   for (auto size = sizes.rbegin(); size != sizes.rend(); ++size) {
@@ -178,10 +178,11 @@ void WorldGpus::prepare_any_m(World& world, GpuOperation& operation) {
     for (const std::int64_t m : sizes_to_survey(largest)) plans.push_back(plan_of(largest, operation.request, m));
     return plans;
   };
-  operation.plans = cuda::pool_plans(*executor, survey, [this] {
+  const auto drop = [this] {
     for (const auto& weak : operations)
       if (const auto other = weak.lock(); other != nullptr && other->by_size) other->by_size->clear();
-  });
+  };
+  operation.plans = cuda::pool_plans(*executor, survey, table_bytes(&largest), drop);
   operation.by_size.emplace(
       [this, &operation](std::int64_t m) {
         try {
@@ -193,19 +194,26 @@ void WorldGpus::prepare_any_m(World& world, GpuOperation& operation) {
       PlansBySize::most_kept, &clock_);
 }
 
-// Drops plans whose last calls are longest ago, of whatever operation, where the tables of all that are kept would take
-// more of the GPU than most_table_bytes. The same on every rank, whose tables differ a little: by what a tile takes in
-// two tasks.
-void WorldGpus::make_room(const Problem& problem) {
-  constexpr double most = most_table_bytes, tile = 128 * 128, bytes_of_tile = 512;
-  const auto bytes_of = [&](const Problem& of, std::int64_t m) {
-    const std::int64_t columns = of.n + of.more_n[0] + of.more_n[1];
-    return static_cast<double>(m) * static_cast<double>(columns) / tile * bytes_of_tile;
-  };
-  double all = bytes_of(problem, problem.m);
+// What the tables of all plans may take, those of one that is being made with them.
+std::size_t WorldGpus::table_bytes(const Problem* making) const {
+  std::size_t all = spare_table_bytes;
+  if (making != nullptr) all += 2 * table_bytes_of(*making, making->m);
   for (const auto& weak : operations)
     if (const auto one = weak.lock(); one != nullptr && one->by_size)
-      one->by_size->for_each([&](std::int64_t m) { all += bytes_of(one->problem, m); });
+      all += 2 * table_bytes_of(one->problem, one->problem.m);
+  return all;
+}
+
+// Drops plans whose last calls are longest ago, of whatever operation, where the tables of all that are kept would take
+// more than they may.
+void WorldGpus::make_room(const GpuOperation& operation, std::int64_t m) {
+  const bool is_listed = std::any_of(operations.begin(), operations.end(),
+                                     [&](const auto& weak) { return weak.lock().get() == &operation; });
+  const std::size_t most = table_bytes(is_listed ? nullptr : &operation.problem);
+  std::size_t all = table_bytes_of(operation.problem, m);
+  for (const auto& weak : operations)
+    if (const auto one = weak.lock(); one != nullptr && one->by_size)
+      one->by_size->for_each([&](std::int64_t kept) { all += table_bytes_of(one->problem, kept); });
   while (all > most) {
     std::shared_ptr<GpuOperation> of_oldest;
     PlansBySize::Oldest oldest;
@@ -218,7 +226,7 @@ void WorldGpus::make_room(const Problem& problem) {
       oldest = *its;
     }
     if (of_oldest == nullptr) return;
-    all -= bytes_of(of_oldest->problem, oldest.m);
+    all -= table_bytes_of(of_oldest->problem, oldest.m);
     of_oldest->by_size->drop_oldest();
   }
 }

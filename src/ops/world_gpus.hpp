@@ -80,7 +80,8 @@ struct WorldGpus {
                                                    bool own_memory);
 
  private:
-  void make_room(const Problem& problem);
+  std::size_t table_bytes(const Problem* making) const;
+  void make_room(const GpuOperation& operation, std::int64_t m);
   std::shared_ptr<GpuOperation> find(const Problem& problem, const PlanRequest& request, bool any_m);
   cuda::PlanToRun plan_of(const Problem& largest, const PlanRequest& request, std::int64_t m) const;
   cuda::PlanToRun plan_in_turn(const GpuOperation& operation, std::int64_t m) const;

@@ -72,7 +72,7 @@ def why_no_product(a: Tensor, b: Tensor, dim: int, dtypes: tuple[torch.dtype, ..
     if a.shape[-1] != b.shape[0] or a.numel() == 0 or b.numel() == 0:
         return "shapes"
     if a.is_cuda:
-        for row in (a.shape[-1] * a.element_size(), b.shape[1] * 2):
+        for row in (a.shape[-1] * a.element_size(), b.shape[1] * max(2, a.element_size())):  # of 8 bits is bf16
             if row % _BYTES:
                 return "rows that are no multiple of 16 bytes"
     return None

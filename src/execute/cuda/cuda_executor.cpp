@@ -63,7 +63,7 @@ class CudaExecutor final : public Executor {
   }
 
   std::unique_ptr<cuda::PooledPlans> pool(const std::function<std::vector<cuda::PlanToRun>()>& survey,
-                                          const std::function<void()>& drop) {
+                                          std::size_t table_bytes, const std::function<void()>& drop) {
     Type type{};
     cuda::PoolNeeds needs;
     std::vector<cuda::LanePlan> by_libraries;
@@ -91,6 +91,7 @@ class CudaExecutor final : public Executor {
     if (by_kernels > 0) {
       if (pool_ == nullptr || !pool_->needs().hold(needs)) replace_pool(needs, drop);
       pool_->load_kernels(type);
+      pool_->reserve_tables(table_bytes);
     }
     if (!by_libraries.empty()) {
       start_libraries();
@@ -334,8 +335,8 @@ bool cuda::has_captures(Executor& executor) { return dynamic_cast<CudaExecutor&>
 
 std::unique_ptr<cuda::PooledPlans> cuda::pool_plans(Executor& executor,
                                                     const std::function<std::vector<PlanToRun>()>& survey,
-                                                    const std::function<void()>& drop) {
-  return dynamic_cast<CudaExecutor&>(executor).pool(survey, drop);
+                                                    std::size_t table_bytes, const std::function<void()>& drop) {
+  return dynamic_cast<CudaExecutor&>(executor).pool(survey, table_bytes, drop);
 }
 
 std::unique_ptr<Executor> make_cuda_executor(World& world, const CudaOptions& given) {

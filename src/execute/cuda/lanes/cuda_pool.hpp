@@ -48,6 +48,8 @@ class CudaPool : public std::enable_shared_from_this<CudaPool> {
 
   /// Collective, the first time for a type; the device is idle: loads the kernels that its plans may run.
   void load_kernels(Type type);
+  /// Collective, all ranks idle. Tables of plans have so many bytes, or as many as before if that is more.
+  void reserve_tables(std::size_t bytes);
   bool has_kernels(Type type) const { return kernels_.contains(type); }
   std::vector<Type> types() const;
 
