@@ -26,6 +26,7 @@ def _typed() -> ctypes.CDLL:
         ("restore", ctypes.c_int32, [ctypes.c_char_p]),
         ("check", ctypes.c_int32, [ctypes.c_char_p]),
         ("refuse", ctypes.c_int32, [ctypes.c_char_p, ctypes.c_char_p]),
+        ("ask", ctypes.c_int32, [ctypes.c_char_p, ctypes.c_char_p, ctypes.c_char_p]),
         ("report", ctypes.c_int32, [ctypes.c_char_p, ctypes.POINTER(_c.ReportFields)]),
         ("last_code", ctypes.c_int32, []),
         ("last_message", ctypes.c_char_p, []),
@@ -98,6 +99,11 @@ def raise_for(error: Exception, name: str, **tensors: Any) -> NoReturn:
         library.imbrex_torch_refuse(name.encode(), reason.encode(errors="replace"))
         error.was_told = True  # type: ignore[attr-defined]
     raise error
+
+
+def ask(name: str, field: str, value: Any) -> None:
+    """Says what the group's next call is asked for: where ranks are asked for different things, all refuse it."""
+    call("ask", name.encode(), field.encode(), str(value).encode())
 
 
 def report(name: str) -> Report:
