@@ -103,7 +103,8 @@ def raise_for(error: Exception, name: str, **tensors: Any) -> NoReturn:
 
 def ask(name: str, field: str, value: Any) -> None:
     """Says what the group's next call is asked for: where ranks are asked for different things, all refuse it."""
-    call("ask", name.encode(), field.encode(), str(value).encode())
+    if library.imbrex_torch_ask(name.encode(), field.encode(), str(value).encode()):
+        raise error_of(library.imbrex_torch_last_code(), library.imbrex_torch_last_message().decode(errors="replace"))
 
 
 def report(name: str) -> Report:
