@@ -415,6 +415,8 @@ static void refuse(imbrex_world* world) {
 
   EXPECT_REFUSED(imbrex_world_barrier(NULL), "world is null");
   EXPECT_REFUSED(imbrex_world_all_gather(world, NULL, NULL, 4), "mine is null");
+  EXPECT_REFUSED(imbrex_world_ask(world, NULL, "[1]"), "field is null");
+  EXPECT_REFUSED(imbrex_world_ask(world, "rows", NULL), "value is null");
   EXPECT_REFUSED(imbrex_operator_run(NULL, NULL, 0, NULL), "op is null");
   EXPECT_REFUSED(imbrex_collective_run(NULL, NULL, 0, NULL), "collective is null");
   EXPECT(imbrex_world_rank(NULL) == -1 && imbrex_operator_operands(NULL) == -1 && imbrex_operator_device(NULL) == -1);
@@ -433,6 +435,11 @@ static void one_refuses(imbrex_world* world) {
   EXPECT(imbrex_collective_run(collective, operands, 2, NULL) == IMBREX_INVALID_INPUT);
   EXPECT(strstr(imbrex_error_message(), "operands[1].name is null") != NULL);
   EXPECT(own_rank == 1 || strstr(imbrex_error_message(), "rank 1") != NULL);
+  EXPECT_OK(imbrex_world_ask(world, "rows", own_rank == 1 ? "[1, 2]" : "[2, 1]"));
+  EXPECT(imbrex_collective_run(collective, (imbrex_operand[]){{"in", vector(values, 64)}, {"out", vector(values, 64)}},
+                               2, NULL) == IMBREX_INVALID_INPUT);
+  EXPECT(strstr(imbrex_error_message(), "rows = [1, 2]") != NULL && strstr(imbrex_error_message(), "[2, 1]") != NULL);
+  EXPECT_OK(imbrex_world_ask(world, "rows", "[0, 0]"));
   EXPECT_OK(imbrex_world_skip_call(world, "no rows"));
   EXPECT(imbrex_world_check_calls(world) == 0 && imbrex_world_trim(world) == 0 && imbrex_world_restore(world) == 0);
   EXPECT_OK(imbrex_collective_destroy(collective));
