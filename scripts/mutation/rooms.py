@@ -19,9 +19,9 @@ ROOMS = {
     "checker": Room(("src/plan/check/*.[ch]pp",), ("plan_test", "extension_test", "embedding_plan_test")),
     "device": Room(
         ("include/imbrex/device/*.hpp",),
-        ("runtime_test", "shmem_loss_test", "shmem_checked_test", "shmem_mlx5_refusals_test", "shmem_ring_refusals_test",
-         "shmem_mlx5_random_test", "shmem_ring_random_test", "shmem_ring_registered_test", "shmem_mlx5_suite_test",
-         "shmem_ring_suite_test", "shmem_suite_test", "shmem_litmus_test"),
+        ("runtime_test", "shmem_heap_test", "shmem_loss_test", "shmem_checked_test", "shmem_mlx5_refusals_test",
+         "shmem_ring_refusals_test", "shmem_mlx5_random_test", "shmem_ring_random_test", "shmem_ring_registered_test",
+         "shmem_mlx5_suite_test", "shmem_ring_suite_test", "shmem_suite_test", "shmem_litmus_test"),
     ),
     "codec": Room(("src/codec/*.[ch]pp",), ("codec_test", "all_reduce_test")),
     "hosts": Room(("src/runtime/hosts/*.[ch]pp",), ("hosts_test",)),
