@@ -78,7 +78,7 @@ def bits(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor
 
 
 def expect_same(got: dict[str, Tensor], want: dict[str, Tensor]) -> None:
-    """What is wanted may come from another rank, and lie on its GPU."""
+    """Tensors that come from another rank may lie on its GPU."""
     assert got.keys() == want.keys()
     for name in want:
         assert type(got[name]) is type(want[name]), name

@@ -67,7 +67,7 @@ def test_the_first_call_may_be_in_the_graph(ranks, name):
 
 
 def traced_on_gpus(name: str) -> None:
-    """Of tensors of GPUs, without a GPU: what is traced, a backward pass with it, asks more of them than of others."""
+    """Tensors of GPUs are asked more where they are traced, and in a backward pass. No GPU is needed for that."""
     group = group_of(0, 1, 2, 3)
     torch._dynamo.reset()
     for dtype in (torch.float32, torch.bfloat16):

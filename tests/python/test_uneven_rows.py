@@ -143,7 +143,7 @@ def test_random_lists(ranks):
 
 
 def gradients() -> None:
-    """Of A, B and bias, by what autograd has of torch's own product over all rows."""
+    """Torch's autograd has those of A, B and bias, of its own product over all rows."""
     for ranks, lists in LISTS.items():
         group, rank = group_of(*range(ranks)), dist.get_rank()
         if rank >= ranks:
