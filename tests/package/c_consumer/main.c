@@ -9,22 +9,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "expect.h"
+
 enum { RANKS = 4, M = 64, N = 48, K = 128, PART = K / RANKS };
-
-static int own_rank = -1;
-
-static void expect(int holds, const char* what, int line) {
-  if (holds) return;
-  fprintf(stderr, "rank %d, line %d: %s does not hold; the last error is: %s\n", own_rank, line, what,
-          imbrex_error_message());
-  exit(1);
-}
-
-#define EXPECT(condition) expect((condition), #condition, __LINE__)
-#define EXPECT_OK(call) expect((call) == IMBREX_OK, #call, __LINE__)
-#define EXPECT_REFUSED(call, words)                                                                             \
-  expect((call) == IMBREX_INVALID_INPUT && strstr(imbrex_error_message(), words) != NULL, #call " says " words, \
-         __LINE__)
 
 static float a_at(int row, int k) { return (float)((row * 3 + k * 5) % 7 - 3); }
 static float b_at(int k, int col) { return (float)((k * 2 + col) % 5 - 2); }

@@ -23,7 +23,7 @@ inline constexpr std::size_t operand_alignment = 16;
 class SharedRoom {
  public:
   /// At least so many bytes, the same for every plan that asks for this `place` until a larger one does, which gets
-  /// `more` beside them.
+  /// `more` on top.
   std::shared_ptr<void> take(std::size_t place, std::size_t bytes, std::size_t more = 0) {
     places_.resize(std::max(places_.size(), place + 1));
     Place& at = places_[place];
