@@ -321,11 +321,15 @@ def compiled(backend: str, lists: list[list[int]]) -> None:
 
 
 def told_in_graph(call: Callable[[], Any], group: Any) -> str:
-    """As told, of what torch may raise as an error of its own."""
+    """As told, of what torch may raise as an error of its own, and of a graph that is made first, however long."""
     try:
-        return told(call, group)
-    except RuntimeError as error:
+        call()
+        if DEVICE == "cuda":
+            torch.cuda.synchronize()
+            it.check(group)
+    except (imbrex.InvalidInput, RuntimeError) as error:
         return str(error)
+    return ""
 
 
 @pytest.mark.parametrize(
