@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import statistics
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -18,7 +19,7 @@ import torch.distributed as dist
 from bags_for_tests import Problem, bags_of, bags_within, divided, draw, integers, looked_up, module_of, own_shards
 from device_for_tests import DEVICE
 from groups_for_tests import group_of
-from test_refusals import told
+from test_refusals import SOON, told
 from torch import Tensor
 
 import imbrex
@@ -146,6 +147,7 @@ def refused() -> None:
     """Each on every rank, soon; the next call is right, and the tables are as they were."""
     group, rank = group_of(0, 1, 2, 3), dist.get_rank()
     table = integers((4, 8), 3)
+    took: list[float] = []
     for placed in ([(0, 1, 0, 8)], [(0, 0, 0, 4), (0, 1, 4, 8)]):
         bag = ShardedEmbeddingBag([(4, 8)], batch_size=20, group=group, shards=placed)
         bag.copy_tables([table])
@@ -158,11 +160,13 @@ def refused() -> None:
                 found = str(caught.value)
             seconds = time.monotonic() - begin
             assert text in found, (text, found)
-            assert seconds < (1 if DEVICE == "cpu" else 5), (text, seconds)
+            assert seconds < SOON, (text, seconds)
+            took.append(seconds)
             rows = [0, 1, 0, 2][rank]
             y = bag(*bag.exchange(torch.arange(rows), torch.arange(rows + 1)))
             assert torch.equal(y, table[:rows]), text
         bag.close()
+    assert statistics.median(took) < 1, took  # one of them may wait for a core of a busy machine
 
 
 def test_refused(ranks):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import random
+import statistics
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -16,7 +18,7 @@ import torch.distributed as dist
 from device_for_tests import DEVICE
 from groups_for_tests import group_of
 from problems import integers
-from test_refusals import told
+from test_refusals import SOON, told
 from torch import Tensor
 from torch._dynamo.testing import CompileCounterWithBackend
 
@@ -319,11 +321,15 @@ def compiled(backend: str, lists: list[list[int]]) -> None:
 
 
 def told_in_graph(call: Callable[[], Any], group: Any) -> str:
-    """As told, of what torch may raise as an error of its own."""
+    """As told, of what torch may raise as an error of its own, and of a graph that is made first, however long."""
     try:
-        return told(call, group)
-    except RuntimeError as error:
+        call()
+        if DEVICE == "cuda":
+            torch.cuda.synchronize()
+            it.check(group)
+    except (imbrex.InvalidInput, RuntimeError) as error:
         return str(error)
+    return ""
 
 
 @pytest.mark.parametrize(
@@ -399,20 +405,21 @@ def wrong_calls(group: Any, rank: int) -> Iterator[tuple[str, Callable[[], Any]]
 
 def refused() -> None:
     """Each on every rank, soon, and the next call is right."""
-    import time
-
     group, rank = group_of(0, 1, 2, 3), dist.get_rank()
+    took: list[float] = []
     for text, call in wrong_calls(group, rank):
         begin = time.monotonic()
         found = told(call, group)
         seconds = time.monotonic() - begin
         assert text in found, (text, found)
-        assert seconds < (1 if DEVICE == "cpu" else 5), (text, seconds)
+        assert seconds < SOON, (text, seconds)
+        took.append(seconds)
         rows = [0, 2, 1, 0]
         y = it.all_gather_matmul(torch.ones(rows[rank], K), torch.ones(K, N), group, rows=rows)
         assert torch.equal(y, torch.full((3, N), float(K))), text
         y = it.matmul_reduce_scatter(torch.ones(3, K), torch.ones(K, N), group, rows=rows)
         assert torch.equal(y, torch.full((rows[rank], N), 4.0 * K)), text
+    assert statistics.median(took) < 1, took  # one of them may wait for a core of a busy machine
 
 
 def test_refused(ranks):
