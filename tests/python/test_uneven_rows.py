@@ -438,9 +438,9 @@ def checked() -> None:
         for count, keep in ((1, False), (2, True), (0, True)):
             given = (a, [b] * count, name, rows, dim, [None] * count, None, [None] * count, keep)
             torch.library.opcheck(ops.all_gather_matmul_rows, given, test_utils=tests)
-        given = (whole, b, name, rows, dim, None, None, None, None, None)
+        given = (whole, b, name, rows, rank, dim, None, None, None, None, None)
         torch.library.opcheck(ops.matmul_reduce_scatter_rows, given, test_utils=tests)
-        torch.library.opcheck(ops.reduce_scatter_rows, (whole, None, name, rows, dim), test_utils=tests)
+        torch.library.opcheck(ops.reduce_scatter_rows, (whole, None, name, rows, rank, dim), test_utils=tests)
 
 
 def test_opcheck(ranks):

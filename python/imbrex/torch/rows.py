@@ -140,6 +140,7 @@ def scatter_product(
     b: Tensor,
     group: str,
     rows: list[int],
+    rank: int,
     dim: int,
     bias: Tensor | None,
     scale_a: Tensor | None,
@@ -147,7 +148,7 @@ def scatter_product(
     codec: str | None,
     tolerance: float | None,
 ) -> Tensor:
-    """The rows of this rank, of the sum over the ranks."""
+    """The rows of this rank, of the sum over the ranks. Caches of graphs, which ranks share, tell them by `rank`."""
     _expect_own(a, dim, rows, sum(rows), "all ranks' rows", [b])
     if _is_even(rows):
         a = lying(a, dim, "matmul_reduce_scatter")
@@ -161,18 +162,18 @@ def scatter_product(
         blocks = front.reduce_scatter_plain(a, b, group)
     else:
         blocks = front.reduce_scatter(a, b, group, dim, bias, scale_a, scale_b, None, codec)
-    return blocks.narrow(dim, 0, rows[rank_of(group)])
+    return blocks.narrow(dim, 0, rows[rank])
 
 
-def _scatter_sum(x: Tensor, none: None, group: str, rows: list[int], dim: int) -> Tensor:
+def _scatter_sum(x: Tensor, none: None, group: str, rows: list[int], rank: int, dim: int) -> Tensor:
     """As scatter_product, of what is there already; the ranks have agreed before."""
     blocks = in_blocks(x, dim, rows, max(rows)).movedim(dim, 0)
-    return reduce_scatter(blocks, group).movedim(0, dim).narrow(dim, 0, rows[rank_of(group)])
+    return reduce_scatter(blocks, group).movedim(0, dim).narrow(dim, 0, rows[rank])
 
 
-def _fake_scatter_sum(x: Tensor, none: None, group: str, rows: list[int], dim: int) -> Tensor:
+def _fake_scatter_sum(x: Tensor, none: None, group: str, rows: list[int], rank: int, dim: int) -> Tensor:
     shape = [*x.shape]
-    shape[dim] = rows[rank_of(group)]
+    shape[dim] = rows[rank]
     return empty_with_first(x, shape, dim, x.dtype)
 
 
@@ -200,6 +201,7 @@ def _fake_scatter(
     b: Tensor,
     group: str,
     rows: list[int],
+    rank: int,
     dim: int,
     bias: Tensor | None,
     scale_a: Tensor | None,
@@ -209,7 +211,7 @@ def _fake_scatter(
 ) -> Tensor:
     expect_product(a, b, dim, bias, scale_a, scale_b, None)
     shape = [*a.shape[:-1], b.shape[1]]
-    shape[dim] = rows[rank_of(group)]
+    shape[dim] = rows[rank]
     return empty_with_first(a, shape, dim, out_dtype_of(a.dtype))
 
 
@@ -236,14 +238,14 @@ for _name, _schema, _run, _fake in (
     ),
     (
         "matmul_reduce_scatter_rows",
-        "(Tensor a, Tensor b, str group, SymInt[] rows, int dim, Tensor? bias, Tensor? scale_a, Tensor? scale_b, "
-        "str? codec, float? tolerance) -> Tensor",
+        "(Tensor a, Tensor b, str group, SymInt[] rows, int rank, int dim, Tensor? bias, Tensor? scale_a, "
+        "Tensor? scale_b, str? codec, float? tolerance) -> Tensor",
         scatter_product,
         _fake_scatter,
     ),
     (
         "reduce_scatter_rows",
-        "(Tensor x, Tensor? none, str group, SymInt[] rows, int dim) -> Tensor",
+        "(Tensor x, Tensor? none, str group, SymInt[] rows, int rank, int dim) -> Tensor",
         _scatter_sum,
         _fake_scatter_sum,
     ),
@@ -272,7 +274,8 @@ def _gather(*given: Any) -> list[Tensor]:
     return _ops.all_gather_matmul_rows(*given)
 
 
-def _scatter(*given: Any) -> Tensor:
+def _scatter(a: Tensor, b: Tensor, group: str, rows: list[int], *rest: Any) -> Tensor:
+    given = (a, b, group, rows, rank_of(group), *rest)
     if not front.is_traced():
         return scatter_product(*given)
     keep_order(_ORDERED)
@@ -313,7 +316,7 @@ class GatherRows(torch.autograd.Function):
         if need_a and ctx.keep:
             # What comes for the gathered A itself adds to what comes through the product.
             full = torch.matmul(dy, b.t()) + grads[0]
-            da = _ops.reduce_scatter_rows(full, None, group, rows, dim)
+            da = _ops.reduce_scatter_rows(full, None, group, rows, rank_of(group), dim)
         elif need_a:
             da = _scatter(dy, b.t(), group, rows, dim, None, None, None, None, None)
         if need_b:
