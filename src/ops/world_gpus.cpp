@@ -154,7 +154,7 @@ cuda::PlanToRun WorldGpus::plan_in_turn(const GpuOperation& operation, std::int6
 // Where the choice for an M between those that were surveyed takes more memory than these: the choice of a larger M.
 std::shared_ptr<Execution> WorldGpus::prepare_in_turn(const GpuOperation& operation, std::int64_t m) {
   cuda::PlanToRun plan = plan_in_turn(operation, m);
-  make_room(operation, m);
+  make_room(operation.problem, m);
   if (auto made = operation.plans->prepare(plan)) return made;
   const std::vector<std::int64_t> sizes = sizes_to_survey(operation.problem);
   for (auto size = sizes.rbegin(); size != sizes.rend(); ++size) {
@@ -182,7 +182,7 @@ void WorldGpus::prepare_any_m(World& world, GpuOperation& operation) {
     for (const auto& weak : operations)
       if (const auto other = weak.lock(); other != nullptr && other->by_size) other->by_size->clear();
   };
-  operation.plans = cuda::pool_plans(*executor, survey, table_bytes(&largest), drop);
+  operation.plans = cuda::pool_plans(*executor, survey, table_bytes(), drop);
   operation.by_size.emplace(
       [this, &operation](std::int64_t m) {
         try {
@@ -194,23 +194,20 @@ void WorldGpus::prepare_any_m(World& world, GpuOperation& operation) {
       PlansBySize::most_kept, &clock_);
 }
 
-// What the tables of all plans may take, those of one that is being made with them.
-std::size_t WorldGpus::table_bytes(const Problem* making) const {
+// What the tables of all plans may take.
+std::size_t WorldGpus::table_bytes() const {
   std::size_t all = spare_table_bytes;
-  if (making != nullptr) all += 2 * table_bytes_of(*making, making->m);
   for (const auto& weak : operations)
-    if (const auto one = weak.lock(); one != nullptr && one->by_size)
+    if (const auto one = weak.lock(); one != nullptr && one->any_m)
       all += 2 * table_bytes_of(one->problem, one->problem.m);
   return all;
 }
 
 // Drops plans whose last calls are longest ago, of whatever operation, where the tables of all that are kept would take
 // more than they may.
-void WorldGpus::make_room(const GpuOperation& operation, std::int64_t m) {
-  const bool is_listed = std::any_of(operations.begin(), operations.end(),
-                                     [&](const auto& weak) { return weak.lock().get() == &operation; });
-  const std::size_t most = table_bytes(is_listed ? nullptr : &operation.problem);
-  std::size_t all = table_bytes_of(operation.problem, m);
+void WorldGpus::make_room(const Problem& problem, std::int64_t m) {
+  const std::size_t most = table_bytes();
+  std::size_t all = table_bytes_of(problem, m);
   for (const auto& weak : operations)
     if (const auto one = weak.lock(); one != nullptr && one->by_size)
       one->by_size->for_each([&](std::int64_t kept) { all += table_bytes_of(one->problem, kept); });
@@ -257,9 +254,9 @@ std::shared_ptr<GpuOperation> WorldGpus::operation_of_any_m(World& world, const 
                                                             const PlanRequest& request, bool own_memory) {
   if (auto kept = find(problem, request, true)) return kept;
   auto made = std::make_shared<GpuOperation>(GpuOperation{problem, request, true});
+  operations.push_back(made);  // its tables count from now on; where it cannot be made, it ends here
   prepare_any_m(world, *made);
   prepare_largest(world, *made, own_memory);
-  operations.push_back(made);
   return made;
 }
 

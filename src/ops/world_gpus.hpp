@@ -80,8 +80,8 @@ struct WorldGpus {
                                                    bool own_memory);
 
  private:
-  std::size_t table_bytes(const Problem* making) const;
-  void make_room(const GpuOperation& operation, std::int64_t m);
+  std::size_t table_bytes() const;
+  void make_room(const Problem& problem, std::int64_t m);
   std::shared_ptr<GpuOperation> find(const Problem& problem, const PlanRequest& request, bool any_m);
   cuda::PlanToRun plan_of(const Problem& largest, const PlanRequest& request, std::int64_t m) const;
   cuda::PlanToRun plan_in_turn(const GpuOperation& operation, std::int64_t m) const;

@@ -86,6 +86,10 @@ plan::Candidate chosen(Problem problem, std::int64_t m) {
   return choose::choose_gpu_candidate(problem, {}, {}, {"NVIDIA H200", 9, false, false}, {});
 }
 
+bool by_kernels(const plan::Candidate& candidate) {
+  return candidate.strategy != Strategy::sequential && candidate.strategy != Strategy::decomposed;
+}
+
 // What an M takes by the choice for another.
 cuda::PoolNeeds needs_of(Problem problem, std::int64_t m, const plan::Candidate& candidate) {
   problem.m = m;
@@ -112,9 +116,6 @@ TEST(OperatorMemory, HoldsAPlanForEveryM) {
                           Type::bf16};
     SCOPED_TRACE(fmt::format("seed {}: {} M={} N={} K={}, {} ranks", seed, name_of(largest.op), largest.m, largest.n,
                              largest.k, ranks));
-    const auto by_kernels = [](const plan::Candidate& c) {
-      return c.strategy != Strategy::sequential && c.strategy != Strategy::decomposed;
-    };
     const std::vector<std::int64_t> sizes = ops::sizes_to_survey(largest);
     EXPECT_EQ(sizes.front(), largest.m);
     cuda::PoolNeeds needs;
@@ -150,7 +151,7 @@ TEST(OperatorMemory, HoldsTheTablesOfPlans) {
     const Problem problem{
         static_cast<Operator>(i % 4), unit(512) * ranks, unit(64) * 128, unit(16) * 64 * ranks, ranks, Type::bf16};
     const plan::Candidate choice = chosen(problem, problem.m);
-    if (choice.strategy == Strategy::sequential || choice.strategy == Strategy::decomposed) continue;
+    if (!by_kernels(choice)) continue;
     const cuda::PoolNeeds needs = needs_of(problem, problem.m, choice);
     EXPECT_LE(needs.table_bytes, 2 * ops::table_bytes_of(problem, problem.m) + (std::size_t{1} << 17)) << fmt::format(
         "seed {}: {} M={} N={} K={}, {} ranks", seed, name_of(problem.op), problem.m, problem.n, problem.k, ranks);

@@ -76,13 +76,17 @@ def expect_for_tolerance(
     """Raises InvalidInput for scales, and for an `out` that the result of a call with a tolerance does not fit."""
     if scale_a is not None or scale_b is not None:
         raise InvalidInput("tolerance: not with scale_a and scale_b")
-    if out is None:
-        return
+    if out is not None:
+        expect_out(out, a, b, dim, a.shape[dim] // parts, a.dtype)
+
+
+def expect_out(out: Tensor, a: Tensor, b: Tensor, dim: int, rows: int, dtype: torch.dtype) -> None:
+    """Raises InvalidInput for an output that may not be written, or is not of the product with so many rows."""
     expect_writable(out)
     shape = [*a.shape[:-1], b.shape[-1]]
-    shape[dim] //= parts
-    if list(out.shape) != shape or out.dtype != a.dtype:
-        raise InvalidInput(f"out is {tuple(out.shape)} of {out.dtype}: it must be {tuple(shape)} of {a.dtype}")
+    shape[dim] = rows
+    if list(out.shape) != shape or out.dtype != dtype:
+        raise InvalidInput(f"out is {tuple(out.shape)} of {out.dtype}: it must be {tuple(shape)} of {dtype}")
 
 
 def into(result: Tensor, out: Tensor | None) -> Tensor:

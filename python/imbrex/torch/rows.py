@@ -19,17 +19,16 @@ from torch import Tensor
 
 from .._errors import InvalidInput
 from . import autograd, extension, front
-from .collect import gather, reduce_scatter, suits_the_library
+from .collect import MOST_PRODUCTS, gather, products_by_the_library, reduce_scatter, suits_the_library
 from .fake import keep_in_graphs
 from .graph.order import keep_order
 from .groups import rank_of
-from .recording import expect_no_gradient_of_8_bits, expect_writable, needs_gradient
+from .recording import expect_no_gradient_of_8_bits, needs_gradient
 from .refusals import lying
 from .shapes import empty_with_first, expect_product, in_blocks, out_dtype_of, out_of_blocks
 from .stats import count_copy
 
 _ops = torch.ops.imbrex
-_MOST_PRODUCTS = 3
 
 
 def _expect_own(a: Tensor, dim: int, rows: list[int], own: int, what: str, bs: list[Tensor]) -> None:
@@ -111,16 +110,13 @@ def gather_products(
     has_scales = scale_a is not None or any([scale is not None for scale in scales_b])
     first = 0
     if not has_scales and (keep or len(bs) > 1):
-        first = next((n for n in (_MOST_PRODUCTS, 1) if suits_the_library(a, bs[:n], biases[:n])), 0)
+        first = next((n for n in (MOST_PRODUCTS, 1) if suits_the_library(a, bs[:n], biases[:n])), 0)
     if first:
-        none: list[Tensor | None] = [None] * (_MOST_PRODUCTS - len(bs[:first]))
         rest = bs[first:]
         _ask(group, rows)
-        everything, *products = _ops.all_gather_matmuls(
-            a, *bs[:first], *none, group, dim, *biases[:first], *none, keep or bool(rest)
-        )
+        everything, products = products_by_the_library(a, bs[:first], group, dim, biases[:first], keep or bool(rest))
         gathered = taken(everything) if keep or rest else everything
-        products = [taken(product) for product in products[: len(bs[:first])]]
+        products = [taken(product) for product in products]
         for b, bias in zip(rest, biases[first:], strict=True):
             product = torch.matmul(gathered.movedim(dim, 0), b).movedim(0, dim)
             products.append(product if bias is None else product + bias)
@@ -408,11 +404,5 @@ def scatter_rows(
         expect_no_gradient_of_8_bits(a, b, scale_a, (scale_b,))
     if out is None:
         return _scatter(a, b, group, rows, dim, bias, scale_a, scale_b, codec, tolerance)
-    expect_writable(out)
-    shape = [*a.shape[:-1], b.shape[-1]]
-    shape[dim] = rows[rank_of(group)]
-    if list(out.shape) != shape or out.dtype != out_dtype_of(a.dtype):
-        raise InvalidInput(
-            f"out is {tuple(out.shape)} of {out.dtype}: it must be {tuple(shape)} of {out_dtype_of(a.dtype)}"
-        )
+    front.expect_out(out, a, b, dim, rows[rank_of(group)], out_dtype_of(a.dtype))
     return out.copy_(_scatter(a, b, group, rows, dim, bias, scale_a, scale_b, codec, tolerance))
