@@ -456,6 +456,22 @@ TEST(HostsMembers, ThatSendWhatNoRankSendsAreLost) {
   expect([](Connection& connection) { connection.send(FrameKind::word, bytes_of(PutWord{4, 1})); });
 }
 
+// Its connection's thread tells them, or the rank when it leaves, and not both.
+TEST(HostsMembers, HearOfAFailureOnce) {
+  HostsLaunch launch;
+  launch.limit = 3;
+  Result result;
+  std::thread rank([&] { result = spawn({launch.member("ab", 0, {"join", "4096", "3"})})[0]; });
+  Connection connection = join_as_member(launch);
+  std::vector<std::string> told;
+  while (const auto frame = await_frame(connection, deadline_in(30)))
+    if (frame->kind == FrameKind::failure) told.push_back(frame->payload);
+  rank.join();
+  EXPECT_EQ(result.code, 3) << result.text;
+  ASSERT_EQ(told.size(), 1u);
+  EXPECT_NE(told[0].find("rank 0"), std::string::npos) << told[0];
+}
+
 // Who gets into the connection of a member: what is not sealed ends it.
 TEST(HostsMembers, WhoseConnectionIsWrittenToByOthersAreLost) {
   for (const std::string& text : {std::string("nonsense, and enough of it"), std::string(40, '\0')}) {
