@@ -1,5 +1,7 @@
 // A member of a world that does what no rank does: the others notice, say so, and end in time.
 #include <gtest/gtest.h>
+#include <linux/filter.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -123,6 +125,30 @@ TEST(HostsMembers, HearOfAFailureOnce) {
   EXPECT_EQ(result.code, 3) << result.text;
   ASSERT_EQ(told.size(), 1u);
   EXPECT_NE(told[0].find("rank 0"), std::string::npos) << told[0];
+}
+
+/// From here on the system acknowledges nothing that comes, as if the network took it.
+void lose_what_comes(const Connection& connection) {
+  sock_filter none{BPF_RET | BPF_K, 0, 0, 0};
+  const sock_fprog program{1, &none};
+  EXPECT_EQ(setsockopt(connection.socket().get(), SOL_SOCKET, SO_ATTACH_FILTER, &program, sizeof program), 0);
+}
+
+// Whom a rank's last words do not reach holds it up for a second, not for its limit.
+TEST(HostsMembers, OutOfReachHoldNobodyUp) {
+  const HostsLaunch launch;
+  Result result;
+  std::thread rank([&] { result = spawn({launch.member("ab", 0, {"join", "4096", "20"})})[0]; });
+  Connection connection = join_as_member(launch);
+  lose_what_comes(connection);
+  const auto begin = Clock::now();
+  connection.send(FrameKind::failure, "rank 1 failed: it is enough");
+  rank.join();
+  const double seconds = std::chrono::duration<double>(Clock::now() - begin).count();
+  EXPECT_GT(seconds, 0.9);
+  EXPECT_LT(seconds, launch.limit / 2);
+  EXPECT_EQ(result.code, 3) << result.text;
+  EXPECT_NE(result.text.find("rank 1 failed: it is enough"), std::string::npos) << result.text;
 }
 
 // Who gets into the connection of a member: what is not sealed ends it.
