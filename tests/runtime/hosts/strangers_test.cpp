@@ -355,5 +355,45 @@ TEST(HostsStrangers, TakeAllDescriptors) {
   }
 }
 
+/// A member's connection to the test, which is rank 0 of the launch's world, and what the member claimed.
+Guest receive_member(const HostsLaunch& launch) {
+  const Secret secret = secret_of(launch);
+  Gate gate(listen_tcp(endpoint(launch.port)), secret, world_of(launch));
+  std::vector<Guest> guests;
+  for (const Deadline end = deadline_in(10); guests.empty() && milliseconds_until(end) > 0; usleep(1000))
+    guests = gate.admit();
+  EXPECT_EQ(guests.size(), 1u) << gate.turned_away();
+  return std::move(guests.at(0));
+}
+
+// A rank looks after its strangers also while no rank says anything: each has its second, not the ranks' limit.
+TEST(HostsStrangers, SayNothingToARankThatWaitsForLaterOnes) {
+  const HostsLaunch launch;
+  Result result;
+  std::thread rank([&] { result = spawn({launch.member("abc", 1, {"join", "4096", "20"})})[0]; });
+  {
+    Guest member = receive_member(launch);
+    std::string entries;
+    for (int host = 0; host < 3; ++host) {
+      RosterEntry entry;
+      entry.host = host;
+      entry.pid = getpid();
+      put_text(entry.host_name, std::string(1, static_cast<char>('a' + host)));
+      entries += bytes_of(entry);
+    }
+    member.connection.send(FrameKind::roster, bytes_of(RosterHead{random_proof()}), entries);
+    std::string why;
+    Connection silent(connect_tcp(endpoint(static_cast<int>(member.claim.port)), deadline_in(5), why));
+    EXPECT_TRUE(silent) << why;
+    bool open = true;
+    for (const Deadline end = deadline_in(launch.limit / 2); open && milliseconds_until(end) > 0; usleep(1000))
+      open = silent.receive();
+    EXPECT_FALSE(open) << "it is still let in after " << launch.limit / 2 << " s";
+  }
+  rank.join();
+  EXPECT_EQ(result.code, 3) << result.text;
+  EXPECT_NE(result.text.find("rank 0 ended before the world was complete"), std::string::npos) << result.text;
+}
+
 }  // namespace
 }  // namespace imbrex::test
