@@ -397,9 +397,14 @@ class Run:
         return 1 if wrong else 0
 
 
+_asked: list[int] = []
+
+
 def stop(number: int, _: object) -> NoReturn:
-    """For signals."""
-    raise Stopped(number)
+    """For signals. Python drops what some callbacks raise, as a fork's: it is raised again until it is caught."""
+    _asked.append(number)
+    signal.setitimer(signal.ITIMER_REAL, 1)
+    raise Stopped(_asked[0])
 
 
 def main(arguments: list[str]) -> int:
@@ -431,6 +436,7 @@ def main(arguments: list[str]) -> int:
         try:
             run.go()
         except Stopped as stopped:
+            signal.setitimer(signal.ITIMER_REAL, 0)
             print(f"ended by {signal.Signals(stopped.number).name}; the same command continues", flush=True)
             code = 0 if stopped.number == signal.SIGALRM else 128 + stopped.number
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGALRM):
@@ -440,6 +446,7 @@ def main(arguments: list[str]) -> int:
         print(f"bench all: {fault}", file=sys.stderr)
         return 2
     except Stopped as stopped:
+        signal.setitimer(signal.ITIMER_REAL, 0)
         if stopped.number != signal.SIGALRM:
             return 128 + stopped.number
         print(f"bench all: --minutes {options.minutes:g}: looking at the machine took them all", file=sys.stderr)

@@ -89,15 +89,20 @@ def calls_of(groups, layers, compiled, device):
 
 
 def random_calls(memory, calls, count, options, unit):
-    """Most growth after each call has had its largest M, and growth in all."""
+    """Growth in all, and after each call has had its largest M, and the first call that grew then."""
     draw = random.Random(7)
     largest = options.rows // unit * unit
+    grew = ""
     if options.largest == "first":
         for _, call in calls:
             call(largest)
         settled = memory.grown()
     for i in range(count):
-        calls[i % len(calls)][1](unit * draw.randint(1, largest // unit))
+        name, call = calls[i % len(calls)]
+        m = unit * draw.randint(1, largest // unit)
+        call(m)
+        if options.largest == "first" and not grew and memory.used() - memory.begin > settled + GROWTH:
+            grew = f"{name}, M = {m}, call {i}"
     if options.largest != "first":
         for _, call in calls:
             call(largest)
@@ -107,7 +112,7 @@ def random_calls(memory, calls, count, options, unit):
         calls[draw.randrange(len(calls))][1](unit * draw.randint(1, largest // unit))
         if i % 50 == 0:
             after = max(after, memory.grown())
-    return memory.grown(), max(after, memory.grown()) - settled
+    return memory.grown(), max(after, memory.grown()) - settled, grew
 
 
 def reductions(memory, groups, options, device):
@@ -151,9 +156,9 @@ def main(argv):
     memory = Memory()
     rows = []
 
-    def note(what, in_all, growth):
+    def note(what, in_all, growth, grew=""):
         rows.append({"what": what, "in_all_mib": round(in_all / MIB, 1), "grown_after_the_largest_mib": round(growth / MIB, 1),
-                     "as_wanted": growth <= GROWTH, "operators_made": imbrex.torch.stats().made})
+                     "as_wanted": growth <= GROWTH, "operators_made": imbrex.torch.stats().made, **({"grew_at": grew} if grew else {})})
         if dist.get_rank() == 0:
             print("  ".join(f"{key} {value}" for key, value in rows[-1].items()), flush=True)
 

@@ -109,7 +109,8 @@ def train(way: str, asked: argparse.Namespace, mesh: Any, folder: str) -> list[f
         if way == "reordered":
             reorder(model)
         split(model, mesh, styles)
-        return model, torch.optim.AdamW(model.parameters(), lr=asked.rate)
+        # Parameters are torch's DTensors and tensors, which its loops over many tensors refuse on GPUs.
+        return model, torch.optim.AdamW(model.parameters(), lr=asked.rate, foreach=False)
 
     model, optimizer = begin(0)
     losses = []

@@ -143,6 +143,10 @@ imbrex_status imbrex_world_check(const imbrex_world* world) IMBREX_NOEXCEPT;
 /// have taken the call it returns when that has ended; it waits for no other rank.
 imbrex_status imbrex_world_refuse_call(imbrex_world* world, const char* reason) IMBREX_NOEXCEPT;
 
+/// For callers that derive a call from more than the library sees: this rank's next call is asked for `field` =
+/// `value`, as "rows" = "[3, 0]". Every rank refuses that call where it was not asked for the same.
+imbrex_status imbrex_world_ask(imbrex_world* world, const char* field, const char* value) IMBREX_NOEXCEPT;
+
 /// This rank has no rows for its next call. Returns when all ranks have come to that call: IMBREX_OK if none has any,
 /// and the call is over; else IMBREX_INVALID_INPUT, on every rank, with `reason`, which says what this rank was given.
 imbrex_status imbrex_world_skip_call(imbrex_world* world, const char* reason) IMBREX_NOEXCEPT;

@@ -75,14 +75,15 @@ struct OperatorOptions {
 ///
 /// With GemmShape::any_m, the rows of "a" say what M a call has, which is the same on every rank. No call needs a
 /// collective set-up: each rank makes the plan of an M when a call first has it, which takes a simulated run of every
-/// candidate unless strategy and knobs are given, and keeps the plans of the 32 M called last; on GPUs as long as the
-/// tables of all operators' plans take no more than 14 MiB. They share memory, which is there when the operator is
-/// made: enough for the plans of `m`, a half of it, a quarter and so on; on GPUs all operators of any M of a world
-/// share one, which is as large as the largest needs. Where the plan of another M takes more, the call takes that from
-/// never used memory of the symmetric heap, and throws Error(runtime_failure) on every rank where it is full; the
-/// operator stays usable. An M above `m`, or one that does not divide by the ranks, is refused as operands are. Where
-/// the ranks' M differ, those that do not have the M of the rank which came first refuse the call and name both; it
-/// ends with Error(invalid_input) on every rank, as calls do that some ranks refuse.
+/// candidate unless strategy and knobs are given, and keeps the plans of the 32 M called last; on GPUs as long as their
+/// tables have room. They share memory, which is there when the operator is made: enough for the plans of `m`, a half
+/// of it, a quarter and so on, on GPUs of seven M between two of these, too. There, all operators of any M of a world
+/// share one, as large as the largest needs, and where the plan of another M takes more, that of a larger M runs. On
+/// the CPU, and where none serves, the call takes never used memory of the symmetric heap, and throws
+/// Error(runtime_failure) on every rank where it is full; the operator stays usable. An M above `m`, or one that does
+/// not divide by the ranks, is refused as operands are. Where the ranks' M differ, those that do not have the M of the
+/// rank which came first refuse the call and name both; it ends with Error(invalid_input) on every rank, as calls do
+/// that some ranks refuse.
 ///
 /// On GPUs an operator of any M runs fused plans that store what they send, and plans of libraries: those of copy
 /// engines, and of strategy signaled, work in memory of their own. They are chosen for the M that the operator was made

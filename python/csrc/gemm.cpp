@@ -192,6 +192,22 @@ void Call::make_out(std::int32_t ranks) {
   }
 }
 
+// Where ranks do not have as many rows, which the library says of its M, the error names what takes such rows.
+template <typename Body>
+void with_way_out(imbrex_operator_kind kind, const Body& body) {
+  try {
+    body();
+  } catch (const std::runtime_error&) {
+    const std::string message = last_message();
+    const auto tells = [&](const char* text) { return message.find(text) != std::string::npos; };
+    const bool takes_rows = kind == IMBREX_ALL_GATHER_GEMM || kind == IMBREX_GEMM_REDUCE_SCATTER;
+    const bool is_of_rows = tells(" M = ") || tells(" m = ") || tells("a larger M") || tells("prepares an object") ||
+                            tells("the rows must be as many");
+    if (!takes_rows || !is_of_rows || last_code() != IMBREX_INVALID_INPUT || tells("rows = [")) throw;
+    refuse(message + "; rows=[...] takes rows that are not as many on every rank");
+  }
+}
+
 // All but M.
 Key key_of(const Call& call, const imbrex_gemm& gemm) {
   Key key;
@@ -309,32 +325,33 @@ void plain(StableIValue* stack, bool into_out) {
     words += Tensor::form_words;
   }
   Group* const group = has_form ? connected_group(name.view()) : nullptr;
-  if (!group || !run_again(*group, form, a, b, out)) {
+  with_way_out(kind, [&] {
+    if (group && run_again(*group, form, a, b, out)) return;
     Call call(kind, std::move(a), std::move(b), name.view(), std::move(out));
     run(call, has_form ? &form : nullptr);
     out = std::move(call.out);
-  }
+  });
   if (!into_out) stack[0] = out.give();
 }
 
 template <imbrex_operator_kind kind>
 void functional(StableIValue* stack) {
   Call call(kind, Arguments(stack), false);
-  run(call);
+  with_way_out(kind, [&] { run(call); });
   stack[0] = call.out.give();
 }
 
 template <imbrex_operator_kind kind>
 void into_out(StableIValue* stack) {
   Call call(kind, Arguments(stack), true);
-  run(call);
+  with_way_out(kind, [&] { run(call); });
 }
 
 }  // namespace
 
 void all_gather_matmuls(StableIValue* stack, std::uint64_t, std::uint64_t) {
   Call call{Arguments(stack)};
-  run(call);
+  with_way_out(IMBREX_ALL_GATHER_GEMM, [&] { run(call); });
   const auto given = [&](Tensor& result) {
     constexpr std::int64_t none = 0;
     return (result ? std::move(result) : Tensor::empty({&none, 1}, 0, call.out_type(), call.a)).give();

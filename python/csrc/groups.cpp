@@ -201,6 +201,14 @@ imbrex_status imbrex_torch_refuse(const char* name, const char* reason) {
   });
 }
 
+imbrex_status imbrex_torch_ask(const char* name, const char* field, const char* value) {
+  return guarded([&] {
+    Group& group = find_group(name);
+    const std::lock_guard lock(group.mutex);
+    check(imbrex_world_ask(group.world, field, value));
+  });
+}
+
 imbrex_status imbrex_torch_report(const char* name, imbrex_report* report) {
   return guarded([&] {
     Group* group = registry().find(name);

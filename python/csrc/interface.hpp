@@ -27,6 +27,9 @@ IMBREX_TORCH_EXPORT imbrex_status imbrex_torch_check(const char* name);
 /// This rank refuses its next call of the group, which is connected first where it is not yet.
 IMBREX_TORCH_EXPORT imbrex_status imbrex_torch_refuse(const char* name, const char* reason);
 
+/// As imbrex_world_ask, of the group's next call.
+IMBREX_TORCH_EXPORT imbrex_status imbrex_torch_ask(const char* name, const char* field, const char* value);
+
 /// Collective: of the group's last all-reduce that was made with a report.
 IMBREX_TORCH_EXPORT imbrex_status imbrex_torch_report(const char* name, imbrex_report* report);
 

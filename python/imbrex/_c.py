@@ -228,6 +228,7 @@ _FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "world_check": (c_int32, (c_void_p,)),
     "world_refuse_call": (c_int32, (c_void_p, c_char_p)),
     "world_skip_call": (c_int32, (c_void_p, c_char_p)),
+    "world_ask": (c_int32, (c_void_p, c_char_p, c_char_p)),
     "world_check_calls": (c_int32, (c_void_p,)),
     "operator_make": (
         c_int32,

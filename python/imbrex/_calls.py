@@ -42,3 +42,8 @@ def refuse_call(world: World, error: Exception) -> None:
 def skip_call(world: World, reason: str) -> None:
     """Makes a call for which this rank has no rows. Raises InvalidInput with `reason` where another rank has some."""
     _c.call("world_skip_call", world.handle, reason.encode(errors="replace"))
+
+
+def ask_call(world: World, field: str, value: object) -> None:
+    """Says what this rank's next call is asked for: all ranks refuse it where they are asked for different things."""
+    _c.call("world_ask", world.handle, field.encode(), str(value).encode())

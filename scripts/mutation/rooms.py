@@ -19,9 +19,9 @@ ROOMS = {
     "checker": Room(("src/plan/check/*.[ch]pp",), ("plan_test", "extension_test", "embedding_plan_test")),
     "device": Room(
         ("include/imbrex/device/*.hpp",),
-        ("runtime_test", "shmem_loss_test", "shmem_checked_test", "shmem_mlx5_refusals_test", "shmem_ring_refusals_test",
-         "shmem_mlx5_random_test", "shmem_ring_random_test", "shmem_ring_registered_test", "shmem_mlx5_suite_test",
-         "shmem_ring_suite_test", "shmem_suite_test", "shmem_litmus_test"),
+        ("runtime_test", "shmem_heap_test", "shmem_loss_test", "shmem_checked_test", "shmem_mlx5_refusals_test",
+         "shmem_ring_refusals_test", "shmem_mlx5_random_test", "shmem_ring_random_test", "shmem_ring_registered_test",
+         "shmem_mlx5_suite_test", "shmem_ring_suite_test", "shmem_suite_test", "shmem_litmus_test"),
     ),
     "codec": Room(("src/codec/*.[ch]pp",), ("codec_test", "all_reduce_test")),
     "hosts": Room(("src/runtime/hosts/*.[ch]pp",), ("hosts_test",)),
@@ -30,7 +30,7 @@ ROOMS = {
         ("python/imbrex/torch/*.py",),
         python=("test_operators.py", "test_drop_in.py", "test_scales.py", "test_packed.py", "test_places.py", "test_groups.py",
                 "test_gradients.py", "test_codecs.py", "test_errors.py", "test_embedding_bag.py", "test_compile.py",
-                "test_transforms.py"),
+                "test_transforms.py", "test_forward_mode.py"),
         without=("python/imbrex/torch/nn/*", "python/imbrex/torch/parallel.py", "python/imbrex/torch/graph/*"),
     ),
     "layers": Room(

@@ -131,6 +131,15 @@ imbrex_status imbrex_world_refuse_call(imbrex_world* world, const char* reason) 
   });
 }
 
+imbrex_status imbrex_world_ask(imbrex_world* world, const char* field, const char* value) noexcept {
+  return guarded([&] {
+    World& own = *c::world_object(world).world;
+    c::expect_given(field, "field");
+    c::expect_given(value, "value");
+    runtime::calls_of(own).ask(field, value);
+  });
+}
+
 imbrex_status imbrex_world_skip_call(imbrex_world* world, const char* reason) noexcept {
   return guarded(
       [&] { runtime::calls_of(*c::world_object(world).world).skip(reason != nullptr ? reason : "reason is null"); });

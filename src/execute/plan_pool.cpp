@@ -17,10 +17,15 @@ void PlanPool::add(const PlanShare& half, std::uint32_t count) {
   areas_.push_back(std::move(area));
 }
 
-std::size_t PlanPool::place(HeapLayout& layout) {
-  const PlanShare share = layout.share();
+std::size_t PlanPool::area_for(const PlanShare& share) const {
   std::size_t area = 0;
   while (area < areas_.size() && !areas_[area].half.holds(share)) ++area;
+  return area;
+}
+
+std::size_t PlanPool::place(HeapLayout& layout) {
+  const PlanShare share = layout.share();
+  const std::size_t area = area_for(share);
   if (area == areas_.size()) {
     const PlanShare all = areas_.back().half.joined(share);
     // Halves begin where buffers may.

@@ -28,6 +28,9 @@ class PlanPool {
   /// Memory for plans that take up to `first`. Its counters, of this rank, must show first_count() before a peer posts.
   PlanPool(Allocate allocate, const PlanShare& first, std::uint64_t first_epoch);
 
+  /// Whether a plan that takes so much has a place without more memory.
+  bool has_room(const PlanShare& share) const { return area_for(share) < areas_.size(); }
+
   /// Gives a plan its place, in the smallest area that holds it, and returns the area's number. Allocates a new one
   /// where there is none, whose sizes are powers of two, so that there are few. Keeps nothing if that throws.
   std::size_t place(HeapLayout& layout);
@@ -54,6 +57,7 @@ class PlanPool {
     std::array<std::vector<std::uint32_t>, 2> counts;  // by half and signal: posts so far, of all epochs
   };
 
+  std::size_t area_for(const PlanShare& share) const;  // the number of areas if none holds it
   void add(const PlanShare& half, std::uint32_t count);
 
   Allocate allocate_;

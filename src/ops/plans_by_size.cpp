@@ -1,6 +1,8 @@
 #include "ops/plans_by_size.hpp"
 
 #include <algorithm>
+#include <bit>
+#include <cstdint>
 
 #include "plan/problem.hpp"
 
@@ -9,11 +11,21 @@ namespace imbrex::ops {
 std::vector<std::int64_t> sizes_to_survey(const Problem& largest) {
   std::vector<std::int64_t> sizes;
   const std::int64_t unit = plan::splits_m(largest.op) ? largest.ranks : 1;
-  for (std::int64_t units = largest.m / unit; units > 0; units /= 2) {
+  // Eight to an octave: a choice that serves fewer sizes in a row is rare.
+  for (std::int64_t units = largest.m / unit; units > 0;
+       units -= std::max<std::int64_t>(1, std::bit_ceil(static_cast<std::uint64_t>(units)) / 16))
     sizes.push_back(units * unit);
-    if (units >= 4) sizes.push_back((units - units / 4) * unit);
-  }
   return sizes;
+}
+
+std::size_t table_bytes_of(const Problem& problem, std::int64_t m) {
+  constexpr std::int64_t tile = 128;
+  const auto tiles_of = [](std::int64_t extent) { return (extent + tile - 1) / tile; };
+  const std::int64_t of_rank = (m + problem.ranks - 1) / problem.ranks,
+                     tiles = problem.ranks * tiles_of(of_rank) *
+                             tiles_of(problem.n + problem.more_n[0] + problem.more_n[1]),
+                     bytes_of_tile = of_rank > 512 ? 640 : 1280;  // few rows have smaller tiles
+  return static_cast<std::size_t>(tiles * bytes_of_tile);
 }
 
 bool PlansBySize::has(std::int64_t m) const {

@@ -12,11 +12,16 @@
 
 namespace imbrex::ops {
 
-/// Bytes that the tables of all plans that are kept take of a GPU, over all operators of a world.
-inline constexpr std::size_t most_table_bytes = std::size_t{14} << 20;
+/// Bytes that the tables of a plan for M rows take of a GPU, about: the same on every rank, whose tables differ a
+/// little.
+std::size_t table_bytes_of(const Problem& problem, std::int64_t m);
+
+/// The tables of all plans that are kept, over all operators of a world, take so much and two plans of the largest M of
+/// each.
+inline constexpr std::size_t spare_table_bytes = std::size_t{4} << 20;
 
 /// The M whose plans say how much memory the plans of all M up to the largest take: other plans serve fewer rows, and
-/// may take more.
+/// may take more. From the largest down.
 std::vector<std::int64_t> sizes_to_survey(const Problem& largest);
 
 /// Makes executions as calls ask for them and keeps the last ones, without asking the other ranks. The ranks' calls are

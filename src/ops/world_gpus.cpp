@@ -151,6 +151,22 @@ cuda::PlanToRun WorldGpus::plan_in_turn(const GpuOperation& operation, std::int6
   return first;
 }
 
+// Where the choice for an M between those that were surveyed takes more memory than these: the choice of a larger M.
+std::shared_ptr<Execution> WorldGpus::prepare_in_turn(const GpuOperation& operation, std::int64_t m) {
+  cuda::PlanToRun plan = plan_in_turn(operation, m);
+  make_room(operation.problem, m);
+  if (auto made = operation.plans->prepare(plan)) return made;
+  const std::vector<std::int64_t> sizes = sizes_to_survey(operation.problem);
+  for (auto size = sizes.rbegin(); size != sizes.rend(); ++size) {
+    if (*size <= m) continue;
+    cuda::PlanToRun other = plan_of(operation.problem, operation.request, *size);
+    other.problem.m = m;
+    if (!operation.plans->lacks(other).empty()) continue;
+    if (auto made = operation.plans->prepare(other)) return made;
+  }
+  return operation.plans->prepare(plan, true);
+}
+
 void WorldGpus::prepare_any_m(World& world, GpuOperation& operation) {
   const Problem& largest = operation.problem;
   runtime::agree(world, [&] {
@@ -162,16 +178,15 @@ void WorldGpus::prepare_any_m(World& world, GpuOperation& operation) {
     for (const std::int64_t m : sizes_to_survey(largest)) plans.push_back(plan_of(largest, operation.request, m));
     return plans;
   };
-  operation.plans = cuda::pool_plans(*executor, survey, [this] {
+  const auto drop = [this] {
     for (const auto& weak : operations)
       if (const auto other = weak.lock(); other != nullptr && other->by_size) other->by_size->clear();
-  });
+  };
+  operation.plans = cuda::pool_plans(*executor, survey, table_bytes(), drop);
   operation.by_size.emplace(
       [this, &operation](std::int64_t m) {
         try {
-          const cuda::PlanToRun plan = plan_in_turn(operation, m);
-          make_room(plan.problem);
-          return operation.plans->prepare(plan);
+          return prepare_in_turn(operation, m);
         } catch (const Error& error) {
           throw Error(error.code(), fmt::format("M = {}: {}", m, error.what()));
         }
@@ -179,19 +194,23 @@ void WorldGpus::prepare_any_m(World& world, GpuOperation& operation) {
       PlansBySize::most_kept, &clock_);
 }
 
+// What the tables of all plans may take.
+std::size_t WorldGpus::table_bytes() const {
+  std::size_t all = spare_table_bytes;
+  for (const auto& weak : operations)
+    if (const auto one = weak.lock(); one != nullptr && one->any_m)
+      all += 2 * table_bytes_of(one->problem, one->problem.m);
+  return all;
+}
+
 // Drops plans whose last calls are longest ago, of whatever operation, where the tables of all that are kept would take
-// more of the GPU than most_table_bytes. The same on every rank, whose tables differ a little: by what a tile takes in
-// two tasks.
-void WorldGpus::make_room(const Problem& problem) {
-  constexpr double most = most_table_bytes, tile = 128 * 128, bytes_of_tile = 512;
-  const auto bytes_of = [&](const Problem& of, std::int64_t m) {
-    const std::int64_t columns = of.n + of.more_n[0] + of.more_n[1];
-    return static_cast<double>(m) * static_cast<double>(columns) / tile * bytes_of_tile;
-  };
-  double all = bytes_of(problem, problem.m);
+// more than they may.
+void WorldGpus::make_room(const Problem& problem, std::int64_t m) {
+  const std::size_t most = table_bytes();
+  std::size_t all = table_bytes_of(problem, m);
   for (const auto& weak : operations)
     if (const auto one = weak.lock(); one != nullptr && one->by_size)
-      one->by_size->for_each([&](std::int64_t m) { all += bytes_of(one->problem, m); });
+      one->by_size->for_each([&](std::int64_t kept) { all += table_bytes_of(one->problem, kept); });
   while (all > most) {
     std::shared_ptr<GpuOperation> of_oldest;
     PlansBySize::Oldest oldest;
@@ -204,7 +223,7 @@ void WorldGpus::make_room(const Problem& problem) {
       oldest = *its;
     }
     if (of_oldest == nullptr) return;
-    all -= bytes_of(of_oldest->problem, oldest.m);
+    all -= table_bytes_of(of_oldest->problem, oldest.m);
     of_oldest->by_size->drop_oldest();
   }
 }
@@ -235,9 +254,9 @@ std::shared_ptr<GpuOperation> WorldGpus::operation_of_any_m(World& world, const 
                                                             const PlanRequest& request, bool own_memory) {
   if (auto kept = find(problem, request, true)) return kept;
   auto made = std::make_shared<GpuOperation>(GpuOperation{problem, request, true});
+  operations.push_back(made);  // its tables count from now on; where it cannot be made, it ends here
   prepare_any_m(world, *made);
   prepare_largest(world, *made, own_memory);
-  operations.push_back(made);
   return made;
 }
 

@@ -80,10 +80,12 @@ struct WorldGpus {
                                                    bool own_memory);
 
  private:
-  void make_room(const Problem& problem);
+  std::size_t table_bytes() const;
+  void make_room(const Problem& problem, std::int64_t m);
   std::shared_ptr<GpuOperation> find(const Problem& problem, const PlanRequest& request, bool any_m);
   cuda::PlanToRun plan_of(const Problem& largest, const PlanRequest& request, std::int64_t m) const;
   cuda::PlanToRun plan_in_turn(const GpuOperation& operation, std::int64_t m) const;
+  std::shared_ptr<Execution> prepare_in_turn(const GpuOperation& operation, std::int64_t m);
   void prepare_any_m(World& world, GpuOperation& operation);
   void prepare_largest(World& world, GpuOperation& operation, bool own_memory);
 

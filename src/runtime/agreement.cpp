@@ -43,11 +43,13 @@ Answer refusal(ErrorCode code, std::string_view message) {
   return answer;
 }
 
-Answer answer_of(const std::function<Terms()>& ask) {
+Answer answer_of(const std::function<Terms()>& ask, const Calls::Asked& asked) {
   Answer answer;
   try {
     const Terms terms = ask();
     answer.text = terms.text();
+    // Before the other fields, which may follow from it.
+    if (asked.hash != 0) answer.text.insert(answer.text.find('\0') + 1, asked.field + '\0' + asked.value + '\0');
     answer.digest.told = terms.told();
   } catch (const Error& error) {
     answer = refusal(error.code(), error.what());
@@ -157,7 +159,7 @@ std::string disagreement(const std::vector<std::string>& texts) {
 }  // namespace
 
 std::vector<std::int64_t> agree(World& world, const std::function<Terms()>& ask) {
-  const Answer own = answer_of(ask);
+  const Answer own = answer_of(ask, calls_of(world).asked());
   try {
     calls_of(world).begin_agreement();
   } catch (const Error&) {

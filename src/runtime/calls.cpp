@@ -58,13 +58,13 @@ void write_text(RefusalRecord& record, std::uint64_t number, std::string_view re
   word(record.number).store(number, std::memory_order_release);
 }
 
-// The rank may refuse another call meanwhile: then its words are not this call's.
-std::string text_of(RefusalRecord& record, std::uint64_t number) {
+// The rank may come to another call meanwhile: then its words are not this call's.
+std::string text_of(RefusalRecord& record, std::uint64_t number, std::string_view lost = "its error says why") {
   std::array<std::uint64_t, text_words> words{};
   const bool begun = word(record.number).load(std::memory_order_acquire) == number;
   for (std::size_t i = 0; i < words.size(); ++i) words[i] = word(record.text[i]).load(std::memory_order_relaxed);
   std::atomic_thread_fence(std::memory_order_acquire);
-  if (!begun || word(record.number).load(std::memory_order_relaxed) != number) return "its error says why";
+  if (!begun || word(record.number).load(std::memory_order_relaxed) != number) return std::string(lost);
   const auto* text = reinterpret_cast<const char*>(words.data());
   return {text, strnlen(text, sizeof words)};
 }
@@ -162,21 +162,14 @@ void Calls::write_down(const CallNote& note, TakenState state) {
   std::atomic_thread_fence(std::memory_order_release);
   word(taken.object).store(note.object, std::memory_order_relaxed);
   word(taken.size).store(note.size, std::memory_order_relaxed);
+  word(taken.asked).store(note.asked, std::memory_order_relaxed);
   word(taken.kind).store(note.kind, std::memory_order_relaxed);
   word(taken.state).store(state, std::memory_order_relaxed);
   word(taken.number).store(number_, std::memory_order_release);
 }
 
-// What the rank wrote down of its call of this number.
-std::optional<CallNote> Calls::taken_by(int rank) const {
-  TakenRecord& taken = control_.block().taken[rank][number_ % remembered_calls];
-  if (word(taken.number).load(std::memory_order_acquire) != number_) return std::nullopt;
-  const CallNote note{word(taken.object).load(std::memory_order_relaxed),
-                      word(taken.size).load(std::memory_order_relaxed),
-                      word(taken.kind).load(std::memory_order_relaxed), false};
-  std::atomic_thread_fence(std::memory_order_acquire);
-  if (word(taken.number).load(std::memory_order_relaxed) != number_) return std::nullopt;
-  return note;
+std::string Calls::asked_by(int rank) const {
+  return text_of(control_.block().asked[rank][number_ % remembered_decisions], number_, "another one");
 }
 
 // A rank that takes a call writes that down, then looks for refusals. One that refuses it writes that down, then looks
@@ -185,6 +178,8 @@ void Calls::take(const CallNote& note) {
   refused_ <<= 1;
   ControlBlock& block = control_.block();
   ++number_;
+  if (note.asked != 0)
+    write_text(block.asked[rank_][number_ % remembered_decisions], number_, asked_.field + " = " + asked_.value);
   write_down(note, note.queued ? taken_only : begun);
   word(block.ranks[rank_].calls).store(packed(number_, refused_), std::memory_order_seq_cst);
   if (control_.far()) {
@@ -206,8 +201,8 @@ void Calls::take(const CallNote& note) {
   if (decided == CallFate::agreed) {
     // That agreement ends with what the others say.
     std::string reason = fmt::format(
-        "{} makes a call of an object that is there{}, and other ranks prepare one: the ranks' calls differ",
-        control_.name(rank_), note.with_size());
+        "{} makes a call of an object that is there{}{}, and other ranks prepare one: the ranks' calls differ",
+        control_.name(rank_), note.with_size(), note.asked == 0 ? "" : " and " + asked_.text());
     refused_ |= 1;
     word(block.taken[rank_][number_ % remembered_calls].state).store(given_back, std::memory_order_release);
     publish_refusal(reason);
@@ -281,6 +276,7 @@ void Calls::tell_of_refusals() {
 
 void Calls::refuse(std::string_view reason) {
   expect_own_process();
+  const AskedOnce asked(*this);
   ++number_;
   refused_ = refused_ << 1 | 1;
   write_down({}, given_back);
@@ -429,8 +425,10 @@ void Calls::stand_in() {
   }
 }
 
-void Calls::skip(std::string_view reason) {
+void Calls::skip(std::string_view given) {
   expect_own_process();
+  const std::string reason = asked_.hash == 0 ? std::string(given) : fmt::format("{}: {}", asked_.text(), given);
+  const AskedOnce asked(*this);
   if (checked_) {
     try {
       compare([] { return Terms("a call of an operator").add("rows", 0); });
@@ -445,7 +443,7 @@ void Calls::skip(std::string_view reason) {
   word(control_.block().ranks[rank_].skipped).store(number_, std::memory_order_seq_cst);
   publish_refusal(reason);
   settle(reason);
-  if (!all_empty()) throw Error(ErrorCode::invalid_input, std::string(reason));
+  if (!all_empty()) throw Error(ErrorCode::invalid_input, reason);
 }
 
 bool Calls::all_empty() {
@@ -473,8 +471,8 @@ void Calls::begin_agreement() {
     const CallFate decided = fate(number_ + 1, true);
     if (decided == CallFate::skipped) throw_refused(number_ + 1);
     IMBREX_EXPECTS(decided != CallFate::made,
-                   "{} prepares an object, and other ranks make a call of one that is there: the ranks' calls differ",
-                   control_.name(rank_));
+                   "{} prepares an object{}, and other ranks make a call of one that is there: the ranks' calls differ",
+                   control_.name(rank_), asked_.hash == 0 ? "" : " for " + asked_.text());
   }
   word(block.ranks[rank_].agreements).store(++agreements_, std::memory_order_seq_cst);
 }

@@ -26,6 +26,7 @@ struct CallNote {
   bool queued = false;       ///< `began` says later whether a graph captures the call
   /// What messages call the size; null: nothing.
   const char* size_is = nullptr;
+  std::uint64_t asked = 0;  ///< a hash of what Calls::ask was given; 0: nothing
 
   std::string with_size() const;  ///< " with M = 3", for messages
 };
@@ -71,6 +72,7 @@ class Calls {
   template <typename Resolve, typename Note, typename Describe, typename Launch>
   auto make(Resolve&& resolve, Note&& note, Describe&& describe, Launch&& launch) {
     expect_own_process();
+    const AskedOnce asked(*this);
     const std::uint64_t before = number_;
     told_ = false;
     try {
@@ -82,6 +84,7 @@ class Calls {
         return *std::move(own);
       }();
       CallNote own = note(resolved);
+      own.asked = asked_.hash;
       if (has_prelude()) own.queued = false;  // it waits for the ranks before it is queued
       take(own);
       const Launching launching(*this);
@@ -104,6 +107,19 @@ class Calls {
       throw;
     }
   }
+
+  /// This rank's next call is asked for `field` = `value`, which the library does not see of its operands. Every rank
+  /// refuses that call where it was not asked for the same.
+  void ask(std::string_view field, std::string_view value);
+
+  /// What the next call, or the one that is being made, is asked for.
+  struct Asked {
+    std::string field, value;
+    std::uint64_t hash = 0;  // 0: nothing
+
+    std::string text() const { return hash == 0 ? "no such argument" : field + " = " + value; }
+  };
+  const Asked& asked() const { return asked_; }
 
   /// This rank takes its next call. Throws Error(invalid_input) if a peer has refused it and no rank makes it. A few
   /// stores and one load where nothing was refused.
@@ -129,8 +145,8 @@ class Calls {
   void take_back(std::string_view reason);
 
   /// This rank's next call has no rows. Waits until all ranks have come to it. Throws Error(invalid_input), on every
-  /// rank, with `reason`, which says what this rank was given, where other ranks have some.
-  void skip(std::string_view reason);
+  /// rank, with `given`, which says what this rank was given, where other ranks have some.
+  void skip(std::string_view given);
 
   /// Outputs of a call that peers store into lie at one place on all ranks, a number below 2^40 (0: in no memory that
   /// they store into). Throws Error(invalid_input), which is this rank's refusal, where the first rank that came to
@@ -190,6 +206,20 @@ class Calls {
     bool before_;
   };
 
+  // What was asked for goes with its call, however that ends.
+  class AskedOnce {
+   public:
+    explicit AskedOnce(Calls& calls) : calls_(calls) {}
+    ~AskedOnce() {
+      if (calls_.asked_.hash != 0 && !calls_.launching_) calls_.asked_ = {};
+    }
+    AskedOnce(const AskedOnce&) = delete;
+    AskedOnce& operator=(const AskedOnce&) = delete;
+
+   private:
+    Calls& calls_;
+  };
+
   // Where calls are checked.
   void compare(const std::function<Terms()>& ask);
   void write_down(const CallNote& note, TakenState state);
@@ -204,8 +234,9 @@ class Calls {
   std::uint64_t first_call(std::uint64_t digest);  // the first rank's: `digest`, if this is the first one
   std::optional<std::uint64_t> first_call();       // that rank's, where one has said it
   std::optional<CallNote> taken_by(int rank) const;
+  std::string asked_by(int rank) const;  // what its call of this number is asked for
   // Throws Error(invalid_input), which is this rank's refusal, where the first rank that came to this call makes
-  // another one: of another object, or of another size.
+  // another one: of another object or size, or asked for something else.
   void expect_same(const CallNote& note);
   void await(const std::function<bool(int)>& there, std::string_view for_what);
   [[noreturn]] void throw_refused(std::uint64_t number);
@@ -217,7 +248,8 @@ class Calls {
   Control& control_;
   int rank_;
   bool checked_;
-  bool launching_ = false;              // a call that was taken, or one that this rank stands in for
+  bool launching_ = false;  // a call that was taken, or one that this rank stands in for
+  Asked asked_;
   bool told_ = false;                   // the error that is thrown is a peer's refusal
   std::uint64_t forks_;                 // of the process, when the rank was made
   std::uint64_t number_ = 0;            // of the last call

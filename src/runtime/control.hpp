@@ -18,7 +18,7 @@ namespace imbrex::runtime {
 inline constexpr int max_world_size = 64;
 inline constexpr std::size_t max_gather_bytes = 4096;
 inline constexpr std::uint64_t control_magic = 0x316b6c6278726269;  // "ibrxblk1"
-inline constexpr std::uint32_t protocol_version = 10;
+inline constexpr std::uint32_t protocol_version = 11;
 
 /// What ranks count that they have come to, each kind in one order: epochs and collectives of the CPU, and epochs of
 /// libraries on GPUs, which hosts look after. Kernels count in device::State.
@@ -51,7 +51,7 @@ struct alignas(64) FailureRecord {
   char message[2040];
 };
 
-/// Why a rank refused a call. Written by that rank alone; `number` is 0 while it writes.
+/// Why a rank refused a call, or what it is asked for. Written by that rank alone; `number` is 0 while it writes.
 struct alignas(64) RefusalRecord {
   std::uint64_t number;    // of the call
   std::uint64_t text[63];  // ends with a zero byte
@@ -59,10 +59,11 @@ struct alignas(64) RefusalRecord {
 
 /// What a rank has written down of a call that it took, or refused. Written by that rank alone; `number` is 0 while it
 /// writes.
-struct alignas(32) TakenRecord {
+struct alignas(64) TakenRecord {
   std::uint64_t number;  // of the call
   std::uint64_t object;  // CallNote
   std::int64_t size;
+  std::uint64_t asked;
   std::uint32_t kind;
   std::uint32_t state;  // TakenState
 };
@@ -97,6 +98,7 @@ struct ControlBlock {
   alignas(4096) TakenRecord taken[max_world_size][remembered_calls];          // rank, call n at n modulo their number
   alignas(4096) RefusalRecord reasons[max_world_size][remembered_decisions];  // rank, call n: why it refused it
   alignas(4096) std::uint64_t said_calls[remembered_places];                  // of call n: see Calls::expect_same
+  alignas(4096) RefusalRecord asked[max_world_size][remembered_decisions];    // rank, call n: see Calls::ask
 };
 
 static_assert(sizeof(RankRecord) == 64 && sizeof(FailureRecord) == 2048 && sizeof(RefusalRecord) == 512);
@@ -105,8 +107,9 @@ static_assert(offsetof(ControlBlock, refusals_made) == 6280);
 static_assert(offsetof(ControlBlock, ranks) == 2176 && offsetof(ControlBlock, last_refused) == 6272);
 static_assert(offsetof(ControlBlock, refusals) == 8192 && offsetof(ControlBlock, gather) == 40960);
 static_assert(offsetof(ControlBlock, decisions) == 565248 && offsetof(ControlBlock, places) == 569344);
-static_assert(offsetof(ControlBlock, taken) == 602112 && offsetof(ControlBlock, reasons) == 2699264);
-static_assert(offsetof(ControlBlock, said_calls) == 4796416 && sizeof(ControlBlock) == 4796416 + 4096 * 8);
+static_assert(offsetof(ControlBlock, taken) == 602112 && offsetof(ControlBlock, reasons) == 4796416);
+static_assert(offsetof(ControlBlock, said_calls) == 6893568 && offsetof(ControlBlock, asked) == 6926336);
+static_assert(sizeof(ControlBlock) == 6926336 + 64 * 64 * 512);
 static_assert(std::atomic_ref<std::uint32_t>::is_always_lock_free &&
                   std::atomic_ref<std::uint64_t>::is_always_lock_free,
               "atomics that take a lock do not work between processes");

@@ -2,7 +2,9 @@
 #include <fmt/format.h>
 
 #include <array>
+#include <optional>
 #include <span>
+#include <string>
 
 #include "base/check.hpp"
 #include "base/hash.hpp"
@@ -47,7 +49,7 @@ std::uint64_t Calls::place() { return said_first(0); }
 
 // What tells calls from each other, in as many bits.
 std::uint64_t Calls::digest_of(const CallNote& note) {
-  const std::array words{note.object, static_cast<std::uint64_t>(note.size), std::uint64_t{note.kind}};
+  const std::array words{note.object, static_cast<std::uint64_t>(note.size), std::uint64_t{note.kind}, note.asked};
   return base::hash_of(std::as_bytes(std::span(words))) >> (64 - bits);
 }
 
@@ -62,6 +64,25 @@ std::optional<std::uint64_t> Calls::first_call() {
   return seen ^ tag;
 }
 
+void Calls::ask(std::string_view field, std::string_view value) {
+  asked_ = {std::string(field), std::string(value)};
+  const std::string text = asked_.field + '\0' + asked_.value;
+  asked_.hash = base::hash_of(std::as_bytes(std::span(text))) | 1;
+}
+
+// What the rank wrote down of its call of this number.
+std::optional<CallNote> Calls::taken_by(int rank) const {
+  TakenRecord& taken = control_.block().taken[rank][number_ % remembered_calls];
+  if (word(taken.number).load(std::memory_order_acquire) != number_) return std::nullopt;
+  const CallNote note{.object = word(taken.object).load(std::memory_order_relaxed),
+                      .size = word(taken.size).load(std::memory_order_relaxed),
+                      .kind = word(taken.kind).load(std::memory_order_relaxed),
+                      .asked = word(taken.asked).load(std::memory_order_relaxed)};
+  std::atomic_thread_fence(std::memory_order_acquire);
+  if (word(taken.number).load(std::memory_order_relaxed) != number_) return std::nullopt;
+  return note;
+}
+
 void Calls::expect_same(const CallNote& note) {
   const std::uint64_t digest = digest_of(note), first = first_call(digest);
   if (first == digest) [[likely]]
@@ -70,6 +91,9 @@ void Calls::expect_same(const CallNote& note) {
   for (int r = 0; r < control_.size(); ++r) {
     const std::optional<CallNote> other = taken_by(r);
     if (!other || digest_of(*other) != first) continue;
+    IMBREX_EXPECTS(other->asked == note.asked,
+                   "rank {} calls with {}, another rank with {}: it must be the same on every rank", rank_,
+                   asked_.text(), other->asked == 0 ? Asked().text() : asked_by(r));
     IMBREX_EXPECTS(other->object != note.object || other->kind != note.kind,
                    "rank {} calls{}, another rank with {}: it must be the same on every rank", rank_, own, other->size);
     throw Error(ErrorCode::invalid_input,

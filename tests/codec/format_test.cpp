@@ -5,6 +5,7 @@
 #include <random>
 
 #include "codec/block.hpp"
+#include "codec/bound.hpp"
 #include "forms.hpp"
 #include "support/random_plan.hpp"
 
@@ -217,6 +218,38 @@ TEST(Format, StepsAndOffsetsHoldAllOfARange) {
       ASSERT_EQ(read.step, group.step);
       ASSERT_EQ(bits_of(read.offset), bits_of(group.offset));
     }
+  }
+}
+
+// An offset in bf16 is rounded down; bf16's own lowest needs no rounding, and nothing is below it.
+TEST(Format, OffsetsInBf16AreAsLowAsBf16) {
+  const float lowest = -0x1.fep127f, below = std::nextafter(lowest, -HUGE_VALF);
+  for (Codec form : test::all_codecs()) {
+    if (form.group != 32 || !form.asymmetric) continue;
+    SCOPED_TRACE(name_of(form));
+    const Extremes extremes{ordered(lowest), ordered(0)};
+    EXPECT_FALSE(needs_mark(form, fp32, extremes));
+    EXPECT_EQ(regular_group(form, extremes).offset, lowest);
+    EXPECT_EQ(needs_mark(form, fp32, {ordered(below), ordered(0)}), form.scale != ScaleType::fp32);
+  }
+}
+
+// What rounding a sum loses follows from the most that its codes can say, and no sum is beyond what the type holds.
+TEST(Format, SumsThatCameAsCodesHaveATightBound) {
+  constexpr float parts = 0.25f;
+  for (Codec form : test::all_codecs()) {
+    if (form.group != 32 || form.asymmetric) continue;
+    SCOPED_TRACE(name_of(form));
+    const auto rounding = [&](Type type, float magnitude) {
+      const Group group = regular_group(form, {ordered(-magnitude), ordered(magnitude)});
+      return coded_output_error({parts, 0}, 1, type, form, range_of(type), group) - parts - error_of(form, group);
+    };
+    // The scale may be up to twice what the values need, and the bound is raised by 2^-14 of all of its terms.
+    EXPECT_GE(rounding(Type::bf16, 1), 0x1p-8f);
+    EXPECT_LE(rounding(Type::bf16, 1), 0x1p-7f + 0x1p-12f);
+    EXPECT_GE(rounding(Type::fp16, 65504), 65504 * 0x1p-11f);
+    EXPECT_LE(rounding(Type::fp16, 65504), 65504 * 0x1p-11f * 1.5f);
+    EXPECT_LE(rounding(Type::fp32, 1), 0x1p-12f);
   }
 }
 

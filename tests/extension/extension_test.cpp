@@ -193,6 +193,20 @@ TEST(Extension, NamesWhatIsWrong) {
          [&](Plan& p) { p.ranks[0].queues[1].tasks[0].waits[0].count = 1; });
 }
 
+// One block of all of the rows, of as many elements as 32 bits count, and of one more.
+TEST(Extension, BlocksHaveAsManyElementsAs32BitsCount) {
+  const auto of_one_block = [](std::int64_t rows, std::int64_t cols) {
+    return check(test::scaled_gather_plan({rows, cols, 1}, Way::stores, rows));
+  };
+  for (const auto& [rows, cols] : {std::pair{1, 2147483647}, std::pair{2147483647, 1}})
+    EXPECT_FALSE(of_one_block(rows, cols).has_value()) << of_one_block(rows, cols)->message;
+  const auto finding = of_one_block(2, 1073741824);
+  ASSERT_TRUE(finding.has_value());
+  EXPECT_EQ(finding->fault, Fault::malformed);
+  EXPECT_NE(finding->message.find("the block is 2 x 1073741824: it has 1 to 2147483647 elements"), std::string::npos)
+      << finding->message;
+}
+
 TEST(Extension, TheCudaExecutorRefusesItByName) {
   for (const Way way : ways) {
     const std::string refusal = cuda::refusal_of_plan(test::scaled_gather_plan({12, 5, 2}, way, 3));

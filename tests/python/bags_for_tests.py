@@ -103,8 +103,12 @@ def part_of(p: Problem, rank: int) -> slice:
 
 def local_bags(p: Problem, bags: list[tuple[Tensor, Tensor, Tensor]], rank: int) -> tuple[Tensor, ...]:
     """Indices and offsets, and weights if there are any, of this rank's part of the batch for all tables."""
+    return bags_within(p, bags, part_of(p, rank))
+
+
+def bags_within(p: Problem, bags: list[tuple[Tensor, Tensor, Tensor]], part: slice) -> tuple[Tensor, ...]:
+    """As local_bags, of these rows of the batch."""
     indices, lengths, weights = [], [], []
-    part = part_of(p, rank)
     for its_indices, its_lengths, its_weights in bags:
         begin, end = int(its_lengths[: part.start].sum()), int(its_lengths[: part.stop].sum())
         indices.append(its_indices[begin:end])
@@ -115,14 +119,14 @@ def local_bags(p: Problem, bags: list[tuple[Tensor, Tensor, Tensor]], rank: int)
     return (torch.cat(indices), offsets, *([torch.cat(weights)] if p.weighted else []))
 
 
-def module_of(p: Problem, tables: list[Tensor], **more) -> ShardedEmbeddingBag | None:
-    """The module with these tables; None on ranks that sit out."""
+def module_of(p: Problem, tables: list[Tensor], largest: int | None = None, **more) -> ShardedEmbeddingBag | None:
+    """The module with these tables, for that batch or the problem's; None on ranks that sit out."""
     group = first(p.ranks)
     if group is None:
         return None
     bag = ShardedEmbeddingBag(
         p.tables,
-        batch_size=p.batch,
+        batch_size=p.batch if largest is None else largest,
         group=group,
         mode=p.mode,
         weighted=p.weighted,

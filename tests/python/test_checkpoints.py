@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import io
 import pickle
+import re
 from typing import Any
 
 import pytest
@@ -30,7 +31,7 @@ from checkpoints_for_tests import (
     trained,
     whole_of,
 )
-from device_for_tests import DEVICE
+from device_for_tests import DEVICE, generator_of
 from groups_for_tests import first, group_of
 from torch import Tensor, nn
 from torch.distributed.checkpoint.api import CheckpointException
@@ -161,7 +162,7 @@ def of_torch() -> None:
     """An nn.Linear's weights are split where they are loaded; a rank's own part goes in as it is."""
     group, rank = group_of(0, 1, 2, 3), dist.get_rank()
     whole = Whole()
-    x = torch.randn(ROWS, HIDDEN, generator=torch.Generator().manual_seed(1)).to(DEVICE)
+    x = torch.randn(ROWS, HIDDEN, generator=generator_of(1), device=DEVICE)
     for assign in (False, True):
         model = Model(group)
         model.load_state_dict(whole.state_dict(), assign=assign)
@@ -344,6 +345,30 @@ class Odd(torch.optim.Optimizer):
                 state["count"] += 1
 
 
+def plain_states_of_other_shapes(optimizer: Odd, weight: nn.Parameter) -> None:
+    """A rank takes its own from a plain tensor of all ranks, or is given its own; other shapes are refused."""
+    kept = optimizer.state[weight]["rows"].clone()
+    stack = optimizer.state_dict()["state"][0]["rows"].full_tensor()
+    assert stack.shape == (2, *kept.shape) and not torch.equal(stack[0], stack[1])
+
+    def load(rows: Tensor) -> None:
+        states = optimizer.state_dict()
+        states["state"][0]["rows"] = rows
+        optimizer.state[weight]["rows"].zero_()
+        optimizer.load_state_dict(states)
+
+    for rows in (stack, kept):
+        load(rows)
+        assert torch.equal(optimizer.state[weight]["rows"], kept)
+    rule = rf"\({HIDDEN}, 1\), of this rank, or \(2, {HIDDEN}, 1\), of all 2"
+    for rows in (stack[:1], stack[:, :-1], kept[:-1]):
+        given = re.escape(str(tuple(rows.shape)))
+        with pytest.raises(
+            imbrex.InvalidInput, match=f"^rows of .*weight.* is given with shape {given}: it must have {rule}"
+        ):
+            load(rows)
+
+
 def states_of_other_shapes(folder: str) -> None:
     """What an optimizer keeps in a shape of its own comes back to each rank, and is not resharded."""
     group = first(2)
@@ -369,6 +394,7 @@ def states_of_other_shapes(folder: str) -> None:
         assert full["state"]["weight"]["rows"].shape == (2, HIDDEN, 1)
         set_optimizer_state_dict(layer, optimizer, full, options=FULL)
         assert torch.equal(optimizer.state[layer.weight]["rows"], kept["rows"])
+        plain_states_of_other_shapes(optimizer, layer.weight)
     dist.barrier()
     everyone = group_of(0, 1, 2, 3)
     layer = it.nn.RowParallelLinear(WIDE, HIDDEN, everyone)
@@ -386,7 +412,7 @@ def copies() -> None:
     """Copies and what was pickled have state dicts of their own; graphs and autocast are as before."""
     group = group_of(0, 1, 2, 3)
     model = Model(group)
-    x = torch.randn(ROWS, HIDDEN, generator=torch.Generator().manual_seed(1)).to(DEVICE)
+    x = torch.randn(ROWS, HIDDEN, generator=generator_of(1), device=DEVICE)
     for again in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
         optimizer = adam(again)
         step(again, optimizer, 0)

@@ -12,6 +12,8 @@ pytest.importorskip("torch")
 import torch
 import torch.distributed as dist
 from device_for_tests import generator_of
+from groups_for_tests import group_of
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 import imbrex.torch as it
 from imbrex.torch import groups
@@ -31,10 +33,10 @@ FUNCTIONS: dict[str, Callable[[Any, Any, Any], Any]] = {
 class Layers(torch.nn.Module):
     """An MLP with sequence parallelism."""
 
-    def __init__(self, group: Any) -> None:
+    def __init__(self, group: Any, **options: Any) -> None:
         super().__init__()
-        self.up = it.nn.ColumnParallelLinear(16, 32, group=group, sequence_parallel=True)
-        self.down = it.nn.RowParallelLinear(32, 16, group=group, sequence_parallel=True)
+        self.up = it.nn.ColumnParallelLinear(16, 32, group=group, sequence_parallel=True, **options)
+        self.down = it.nn.RowParallelLinear(32, 16, group=group, sequence_parallel=True, **options)
 
     def forward(self, x: torch.Tensor, w: torch.Tensor) -> Any:
         return self.down(torch.relu(self.up(x))) * w.sum()
@@ -62,3 +64,22 @@ def compiled_cold(name: str) -> None:
 @pytest.mark.parametrize("name", [*FUNCTIONS, "layers"])
 def test_the_first_call_may_be_in_the_graph(ranks, name):
     ranks.run(compiled_cold, name=name)
+
+
+def traced_on_gpus(name: str) -> None:
+    """Tensors of GPUs are asked more where they are traced, and in a backward pass. No GPU is needed for that."""
+    group = group_of(0, 1, 2, 3)
+    torch._dynamo.reset()
+    for dtype in (torch.float32, torch.bfloat16):
+        options: Any = {"device": "cuda", "dtype": dtype}
+        with FakeTensorMode():
+            function = Layers(group, **options) if name == "layers" else lambda x, w: FUNCTIONS[name](x, w, group)
+            x, w = (torch.empty(shape, requires_grad=True, **options) for shape in ((4, 16), (8, 16)))
+            got = torch.compile(function, fullgraph=True, backend="eager")(x, w)
+            want = function(x, w)
+            assert (got.shape, got.dtype, got.device.type) == (want.shape, want.dtype, "cuda")
+
+
+@pytest.mark.parametrize("name", [*FUNCTIONS, "layers"])
+def test_graphs_of_tensors_on_gpus(ranks, name):
+    ranks.run(traced_on_gpus, name=name)

@@ -143,7 +143,7 @@ def in_a_graph(folder: str) -> None:
 
     @torch.compile(backend="eager")
     def gathered(x: torch.Tensor) -> torch.Tensor:
-        return it.all_gather_matmul(x, torch.eye(3), dist.group.WORLD)
+        return it.all_gather_matmul(x, torch.eye(3, device=x.device), dist.group.WORLD)
 
     for number, own in enumerate((rank, (rank + 1) % 3)):
         begin_again(folder, number, own, 3)

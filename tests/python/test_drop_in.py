@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 import sys
 from typing import Any
 
@@ -17,6 +18,7 @@ from problems import DTYPES, integers
 
 import imbrex.torch as it
 from imbrex.torch import extension
+from imbrex.torch.refusals import Refusal
 
 E4M3 = torch.float8_e4m3fn
 NAMES = (
@@ -202,6 +204,67 @@ def test_what_is_handed_back(ranks):
             "fused_matmul_reduce_scatter: reduce_op avg",
         ):
             assert fallbacks.get(reason) == 1, fallbacks
+
+
+def expect_refusals(name: str, good: dict[str, Any], cases: tuple[tuple[dict[str, Any], str], ...]) -> None:
+    """What comes instead of the arguments that are taken, and by which reason torch's own operator runs."""
+    taken = sys.modules[it.drop_in.__module__]._TAKEN[name]
+    for changed, reason in cases:
+        with pytest.raises(Refusal, match=f"^{re.escape(reason)}$"):
+            taken(**{**good, **changed})
+
+
+def scaled_operators_refuse() -> None:
+    """What the 8-bit operators do not take. Torch has no kernel for 8-bit floats on the CPU that could answer."""
+    name = group_of(0, 1, 2, 3).group_name
+    a, b = torch.ones(16, 32).to(E4M3), torch.ones(8, 32).to(E4M3).t()
+    one, rows, columns = torch.tensor(1.0), torch.ones(16, 1), torch.ones(1, 8)
+    scatter = {"a": a, "b": b, "a_scale": one, "b_scale": one, "reduce_op": "sum", "orig_scatter_dim": 0}
+    scatter |= {"scatter_dim_after_maybe_reshape": 0, "group_name": name, "output_shape": [16, 8]}
+    expect_refusals(
+        "fused_scaled_matmul_reduce_scatter",
+        {**scatter, "out_dtype": torch.bfloat16},
+        (
+            ({"reduce_op": "avg"}, "reduce_op avg"),
+            ({"bias": torch.ones(8).bfloat16()}, "bias"),
+            ({"orig_scatter_dim": 1}, "another dimension than the first"),
+            ({"scatter_dim_after_maybe_reshape": 1}, "another dimension than the first"),
+            ({"b": b.contiguous()}, "B by rows"),
+            ({"result_scale": one}, "result_scale"),
+            ({"out_dtype": torch.float32}, "out_dtype"),
+            ({"b_scale": one.double()}, "shape of B_scale"),
+            ({"b_scale": torch.ones(3)}, "shape of B_scale"),
+            ({"a_scale": one.double()}, "dtype of A_scale"),
+            ({"b_scale": columns}, "scale of all A with scales of B's columns"),
+            ({"a_scale": rows[:8], "b_scale": columns}, "shape of A_scale"),
+            ({"a_scale": rows}, "one scale of all B"),
+            ({"output_shape": [2, 8, 8]}, "dimension that does not divide by the ranks"),
+        ),
+    )
+    gather = {"a": a, "bs": [b], "a_scale": one, "b_scales": [one], "gather_dim": 0, "group_name": name}
+    gather |= {"biases": [None], "result_scales": [None], "use_fast_accum": [False]}
+    no_b = {key: [] for key in ("bs", "b_scales", "result_scales", "out_dtypes")}
+    expect_refusals(
+        "fused_all_gather_scaled_matmul",
+        {**gather, "out_dtypes": [torch.bfloat16]},
+        (
+            (no_b, "no B"),
+            ({"bs": [b.contiguous()]}, "B by rows"),
+            ({"result_scales": [one]}, "result_scale"),
+            ({"out_dtypes": [torch.float32]}, "out_dtype"),
+            ({"b_scales": [torch.ones(3)]}, "shape of B_scale"),
+            ({"biases": [torch.ones(8)]}, "dtype of a bias"),
+            ({"a_scale": one.double()}, "dtype of A_scale"),
+            ({"b_scales": [columns]}, "scale of all A with scales of B's columns"),
+            ({"a_scale": rows[:8]}, "shape of A_scale"),
+            ({"a_scale": rows}, "one scale of all B"),
+            ({"a": a[:2], "a_scale": rows[:2]}, "one scale of all B"),
+        ),
+    )
+
+
+def test_scaled_operators_refuse(ranks):
+    ranks.run(scaled_operators_refuse)
 
 
 def restored() -> None:

@@ -94,6 +94,22 @@ BAD = {
     "a number as group": (lambda g: it.all_reduce(_z(8), 3), "group is 3: it must be a ProcessGroup"),
     "empty list": (lambda g: it.all_gather_matmul(_z(4, 8), [], g), "b is an empty list"),
     "list of biases": (lambda g: it.all_gather_matmul(_z(4, 8), [_z(8, 4)], g, bias=[]), "bias has 0 elements, b 1"),
+    "long B of a list": (
+        lambda g: it.all_gather_matmul(_z(4, 8), [_z(8, 4), _z(9, 4)], g),
+        r"b is \(9, 4\) of .*, a \(4, 8\) of .*: a's last dimension must be b's first",
+    ),
+    "vector of a list": (
+        lambda g: it.all_gather_matmul(_z(4, 8), [_z(8, 4), _z(8)], g),
+        r"b is \(8,\) of .*, a \(4, 8\)",
+    ),
+    "type of a B of a list": (
+        lambda g: it.all_gather_matmul(_z(4, 8), [_z(8, 4), _z(8, 4, dtype=BF16)], g),
+        "b is .* of torch.bfloat16 on .*, a .* of torch.float32 on .*, of one dtype",
+    ),
+    "device of a B of a list": (
+        lambda g: it.all_gather_matmul(_z(4, 8), [_z(8, 4), _z(8, 4).to("meta")], g),
+        "b is .* on meta, a .*, on one device",
+    ),
     "out with gradient": (
         lambda g: it.matmul_all_reduce(_z(4, 8).requires_grad_(), _z(8, 4), g, out=_z(4, 4)),
         "out: what is written into it has no gradient",

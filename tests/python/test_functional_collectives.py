@@ -73,7 +73,12 @@ def expect(
             got = outcome(graph, given)
             made = since(before, extension.calls())
             made.pop("made", None)
-            assert made == calls or not (i or made), (i, made)
+            assert made == calls or not (i or made), (
+                i,
+                made,
+                [tuple(one.shape) for one in given],
+                it.stats().fallbacks,
+            )
             for mine, theirs in zip(got, want, strict=True):
                 assert mine.shape == theirs.shape and torch.equal(mine, theirs), (i, mine, theirs)
     now = it.stats()

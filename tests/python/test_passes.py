@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import random
 import sys
 from collections.abc import Callable
@@ -23,6 +24,7 @@ from torch import Tensor
 
 import imbrex.torch as it
 from imbrex.torch import extension
+from imbrex.torch.graph.nodes import cut_up
 
 c10d = torch.ops._c10d_functional
 aten = torch.ops.aten
@@ -59,7 +61,8 @@ def agreed(function: Callable[..., Any], *args: Any, mode: str = "fake") -> Any:
     before = extension.calls()
     for got, want in zip(flat(graph(*args)), flat(function(*args)), strict=True):
         assert torch.allclose(got.float(), want.float(), rtol=2.0**-6, atol=2.0**-6)
-    assert extension.calls() == before
+    after = extension.calls()
+    assert after == before, {name: (before[name], count) for name, count in after.items() if count != before[name]}
     return graph
 
 
@@ -226,8 +229,8 @@ def norms() -> None:
 
     with it.drop_in():
         for dtype in (torch.float32, torch.bfloat16):
-            for norm in (torchs_norm, llamas_norm):
-                for lead in ((8,), (2, 3), (2, 160)):
+            for i, norm in enumerate((torchs_norm, llamas_norm)):  # torch's may be the same graph, of the same sizes
+                for lead in ((8 + i,), (2, 3 + i), (2, 160 + i)):
                     for has_residual in (False, True):
                         a, b = integers((*lead, 8), rank, dtype), integers((8, 16), 9 + rank, dtype)
                         weight, residual = integers((16,), 3, dtype), integers((*lead, 16), 4, dtype)
@@ -349,6 +352,36 @@ def waited_for_twice() -> None:
 
 def test_one_gather_with_several_waits(ranks):
     ranks.run(waited_for_twice)
+
+
+def test_parts_of_a_split():
+    """Parts are one tensor only where `split` made all of them, in order, and nothing else uses one."""
+
+    def found(target: Any, *args: int, order: tuple[int, ...] = (0, 1, 2, 3), used: str = "") -> int | None:
+        graph = torch.fx.Graph()
+        x = graph.placeholder("x")
+        x.meta["val"] = torch.empty(8, 4, 16)
+        cut = graph.call_function(target, (x, *args))
+        cut.meta["val"] = target(x.meta["val"], *args)
+        parts = [graph.call_function(operator.getitem, (cut, i)) for i in order]
+        graph.call_function(aten.cat.default, (parts,))
+        if used:
+            again = parts[1] if used == "as it is" else graph.call_function(operator.getitem, (cut, 1))
+            graph.call_function(aten.neg.default, (again,))
+        whole = cut_up(parts, 4)
+        assert whole is None or whole[0] is x
+        return None if whole is None else whole[1]
+
+    split = aten.split.Tensor
+    assert [found(split, 2), found(split, 1, 1), found(split, 4, -1)] == [0, 1, 2]
+    # The rows of these lie in another order.
+    assert found(aten.unbind.int, 1) is None
+    assert found(split, 2, order=(1, 0, 2, 3)) is None
+    # Others are left over.
+    assert found(split, 2, order=(0, 1, 2)) is None
+    assert found(split, 1) is None
+    assert found(split, 2, used="as it is") is None
+    assert found(split, 2, used="taken out again") is None
 
 
 def ended() -> None:

@@ -12,7 +12,7 @@ pytest.importorskip("torch")
 
 import torch
 import torch.distributed as dist
-from device_for_tests import DEVICE
+from device_for_tests import DEVICE, generator_of
 from groups_for_tests import group_of
 from torch import Tensor
 from torch.autograd import forward_ad
@@ -26,8 +26,7 @@ REFUSED = "torch.func: grad, vjp, jacrev and vmap take no call of Imbrex that ha
 
 def drawn(shape: tuple[int, ...], seed: int) -> Tensor:
     """Integers: sums of them are exact."""
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randint(-4, 5, shape, generator=generator).float().to(DEVICE)
+    return torch.randint(-4, 5, shape, generator=generator_of(seed), device=DEVICE).float()
 
 
 def operators(group: Any) -> Iterator[tuple[str, Callable[[Tensor], Tensor]]]:

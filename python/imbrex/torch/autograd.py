@@ -29,7 +29,7 @@ _ops = torch.ops.imbrex
 _TWICE = b"Imbrex' products and norms have no second derivatives: the first one was recorded, and asked for its own"
 
 
-def _once(backward: Callable[..., tuple[Any, ...]]) -> Callable[..., tuple[Any, ...]]:
+def once(backward: Callable[..., tuple[Any, ...]]) -> Callable[..., tuple[Any, ...]]:
     """
     A backward pass whose results raise where they are differentiated again.
 
@@ -55,17 +55,18 @@ def _once(backward: Callable[..., tuple[Any, ...]]) -> Callable[..., tuple[Any, 
     return once
 
 
-def _lying(x: Tensor, dim: int) -> Tensor:
+def lying(x: Tensor, dim: int) -> Tensor:
     """The gradient as the operators take it: dimension `dim` first in memory. torch hands over any strides."""
     return x.movedim(dim, 0).contiguous().movedim(0, dim)
 
 
-def _weight_gradient(a: Tensor, dy: Tensor) -> Tensor:
+def weight_gradient(a: Tensor, dy: Tensor) -> Tensor:
     """AᵀdY over all rows."""
     return a.reshape(-1, a.shape[-1]).t() @ dy.reshape(-1, dy.shape[-1])
 
 
-def _bias_gradient(dy: Tensor) -> Tensor:
+def bias_gradient(dy: Tensor) -> Tensor:
+    """The sum over all rows."""
     return dy.reshape(-1, dy.shape[-1]).sum(0)
 
 
@@ -90,18 +91,18 @@ class AllGatherMatmul(torch.autograd.Function):
         return _ops.all_gather_matmul(a, b, group, dim, bias, scale_a, scale_b, out_dtype)  # type: ignore[no-any-return]
 
     @staticmethod
-    @_once
+    @once
     def backward(ctx: Any, dy: Tensor) -> tuple[Any, ...]:
         """Gradients of a, b and bias."""
         a, b = ctx.saved_tensors
         need_a, need_b, need_bias = ctx.needs_input_grad[:3]
-        dy = _lying(dy, ctx.dim)
+        dy = lying(dy, ctx.dim)
         da = _ops.matmul_reduce_scatter(dy, b.t(), ctx.group, ctx.dim) if need_a else None
         db = None
         if need_b:
             gathered = gather(a, ctx.group, ctx.dim)
-            db = _weight_gradient(gathered.movedim(ctx.dim, 0), dy.movedim(ctx.dim, 0))
-        return da, db, _bias_gradient(dy) if need_bias else None, *[None] * (len(ctx.needs_input_grad) - 3)
+            db = weight_gradient(gathered.movedim(ctx.dim, 0), dy.movedim(ctx.dim, 0))
+        return da, db, bias_gradient(dy) if need_bias else None, *[None] * (len(ctx.needs_input_grad) - 3)
 
 
 class GatherProducts(torch.autograd.Function):
@@ -116,7 +117,7 @@ class GatherProducts(torch.autograd.Function):
         return gathered, product
 
     @staticmethod
-    @_once
+    @once
     def backward(ctx: Any, dgathered: Tensor, dy: Tensor) -> tuple[Any, ...]:
         """Gradients of a, b and bias."""
         gathered, b = ctx.saved_tensors
@@ -127,8 +128,8 @@ class GatherProducts(torch.autograd.Function):
             # What comes for the gathered A itself adds to what comes through the product, before both are scattered.
             full = torch.matmul(rows, b.t()) + dgathered.movedim(dim, 0)
             da = reduce_scatter(full, ctx.group).movedim(0, dim)
-        db = _weight_gradient(gathered.movedim(dim, 0), rows) if need_b else None
-        return da, db, _bias_gradient(rows) if need_bias else None, None, None
+        db = weight_gradient(gathered.movedim(dim, 0), rows) if need_b else None
+        return da, db, bias_gradient(rows) if need_bias else None, None, None
 
 
 class MatmulReduceScatter(torch.autograd.Function):
@@ -160,19 +161,19 @@ class MatmulReduceScatter(torch.autograd.Function):
         return _ops.matmul_reduce_scatter(a, b, group, dim, bias, scale_a, scale_b, out_dtype, codec)  # type: ignore[no-any-return]
 
     @staticmethod
-    @_once
+    @once
     def backward(ctx: Any, dy: Tensor) -> tuple[Any, ...]:
         """Gradients of a, b and bias."""
         a, b = ctx.saved_tensors
         need_a, need_b, need_bias = ctx.needs_input_grad[:3]
         none, dim = [None] * 7, ctx.dim
-        dy = _lying(dy, dim)
+        dy = lying(dy, dim)
         if not need_b and not need_bias:
             return _ops.all_gather_matmul(dy, b.t(), ctx.group, dim), None, None, *none
         gathered, products = gather_products(dy, [b.t()] if need_a else [], ctx.group, dim, [None] if need_a else [])
         rows = gathered.movedim(dim, 0)
-        db = _weight_gradient(a.movedim(dim, 0), rows) if need_b else None
-        return products[0] if need_a else None, db, _bias_gradient(rows) if need_bias else None, *none
+        db = weight_gradient(a.movedim(dim, 0), rows) if need_b else None
+        return products[0] if need_a else None, db, bias_gradient(rows) if need_bias else None, *none
 
 
 class MatmulAllReduce(torch.autograd.Function):
@@ -198,14 +199,14 @@ class MatmulAllReduce(torch.autograd.Function):
         return _ops.matmul_all_reduce(a, b, group, 0, bias, scale_a, scale_b, out_dtype, codec)  # type: ignore[no-any-return]
 
     @staticmethod
-    @_once
+    @once
     def backward(ctx: Any, dy: Tensor) -> tuple[Any, ...]:
         """Gradients of a, b and bias."""
         a, b = ctx.saved_tensors
         need_a, need_b, need_bias = ctx.needs_input_grad[:3]
         da = torch.matmul(dy, b.t()) if need_a else None
-        db = _weight_gradient(a, dy) if need_b else None
-        return da, db, _bias_gradient(dy) if need_bias else None, *[None] * 6
+        db = weight_gradient(a, dy) if need_b else None
+        return da, db, bias_gradient(dy) if need_bias else None, *[None] * 6
 
 
 def summed(
@@ -259,15 +260,15 @@ class MatmulAllToAll(torch.autograd.Function):
         return _ops.matmul_all_to_all(a, b, group, 0, bias, scale_a, scale_b, out_dtype)  # type: ignore[no-any-return]
 
     @staticmethod
-    @_once
+    @once
     def backward(ctx: Any, dy: Tensor) -> tuple[Any, ...]:
         """Gradients of a, b and bias."""
         a, b = ctx.saved_tensors
         need_a, need_b, need_bias = ctx.needs_input_grad[:3]
         back = exchange(dy, ctx.group)
         da = torch.matmul(back, b.t()) if need_a else None
-        db = _weight_gradient(a, back) if need_b else None
-        return da, db, _bias_gradient(back) if need_bias else None, *[None] * 4
+        db = weight_gradient(a, back) if need_b else None
+        return da, db, bias_gradient(back) if need_bias else None, *[None] * 4
 
 
 class AllReduce(torch.autograd.Function):
@@ -329,7 +330,7 @@ class AllReduceRmsNorm(torch.autograd.Function):
         return y, s
 
     @staticmethod
-    @_once
+    @once
     def backward(ctx: Any, dy: Tensor, ds: Tensor) -> tuple[Any, ...]:
         """Gradients of x, residual and weight, computed in fp32."""
         s, weight = ctx.saved_tensors

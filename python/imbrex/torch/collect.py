@@ -15,7 +15,7 @@ from .refusals import lies_in_rows
 from .stats import count_copy
 
 _c10d = torch.ops._c10d_functional
-_MOST_PRODUCTS = 3
+MOST_PRODUCTS = 3
 _DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 _BYTES = 16  # rows on GPUs are whole multiples of so many
 
@@ -47,7 +47,7 @@ def _lies_by_columns(b: Tensor) -> bool:
 
 def suits_the_library(a: Tensor, bs: list[Tensor], biases: list[Tensor | None]) -> bool:
     """Whether the library does it in one plan; by shapes, layouts and dtypes, so that all ranks decide alike."""
-    if not 1 <= len(bs) <= _MOST_PRODUCTS or a.dtype not in _DTYPES or 0 in [*a.shape, *[b.shape[1] for b in bs]]:
+    if not 1 <= len(bs) <= MOST_PRODUCTS or a.dtype not in _DTYPES or 0 in [*a.shape, *[b.shape[1] for b in bs]]:
         return False
     if len({bias is None for bias in biases}) > 1:
         return False
@@ -57,18 +57,25 @@ def suits_the_library(a: Tensor, bs: list[Tensor], biases: list[Tensor | None]) 
     return not a.is_cuda or all([row * a.element_size() % _BYTES == 0 for row in rows])
 
 
+def products_by_the_library(
+    a: Tensor, bs: list[Tensor], group: str, dim: int, biases: list[Tensor | None], keep: bool
+) -> tuple[Tensor, list[Tensor]]:
+    """The gathered A, empty unless it is kept, and its products, of what suits the library and lies in rows."""
+    none: list[Tensor | None] = [None] * (MOST_PRODUCTS - len(bs))
+    gathered, *products = torch.ops.imbrex.all_gather_matmuls(a, *bs, *none, group, dim, *biases, *none, keep)
+    return gathered, products[: len(bs)]
+
+
 def gather_products(
     a: Tensor, bs: list[Tensor], group: str, dim: int, biases: list[Tensor | None], *, keep: bool = True
 ) -> tuple[Tensor, list[Tensor]]:
     """The gathered A, unless it is not to be kept, and its product with each B: one gather, then products."""
     if suits_the_library(a, bs, biases):
-        none: list[Tensor | None] = [None] * (_MOST_PRODUCTS - len(bs))
         first, rows = a.movedim(dim, 0), a
         if not lies_in_rows(first):
             count_copy("all_gather_matmul", "A is not row-major")
             rows = first.contiguous().movedim(0, dim)
-        gathered, *products = torch.ops.imbrex.all_gather_matmuls(rows, *bs, *none, group, dim, *biases, *none, keep)
-        return gathered, products[: len(bs)]
+        return products_by_the_library(rows, bs, group, dim, biases, keep)
     gathered = gather(a, group, dim)
     results = []
     for b, bias in zip(bs, biases, strict=True):

@@ -4,9 +4,8 @@
 # mypy: disable-error-code="override,no-untyped-call"
 from __future__ import annotations
 
-import struct
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -15,22 +14,14 @@ from torch.autograd import forward_ad
 from torch.autograd.function import once_differentiable
 
 from .._arrays import Array
+from .._calls import ask_call, skip_call
 from .._embeddings import EmbeddingAllToAll, EmbeddingShard, EmbeddingTable
 from .._errors import InvalidInput
+from .bags import Bags, agreed, padded, split, tensor_of
 from .groups import Group, connect, process_group, world_of
 from .recording import expect_no_transform, has_tangent
-from .shapes import stream_of
-
-_TEXT = 512  # bytes of a refusal that the other ranks are told
-
-
-class Bags(NamedTuple):
-    """What `ShardedEmbeddingBag` looks up: bags of this rank's own shards, for the whole batch."""
-
-    indices: Tensor | None
-    offsets: Tensor | None
-    per_sample_weights: Tensor | None = None
-    batch_size: int | None = None
+from .shapes import counts_of, in_blocks, stream_of
+from .stats import count_copy
 
 
 class _Lookup(torch.autograd.Function):
@@ -39,7 +30,8 @@ class _Lookup(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, anchor: Tensor, bag: ShardedEmbeddingBag, bags: Bags) -> Tensor:
         """The rank's part of the batch. `anchor` requires a gradient, so ranks without shards are recorded, too."""
-        ctx.bag = bag
+        bags = bag._of_equal_parts(bags)
+        ctx.bag, ctx.batches = bag, bags.batches
         ctx.save_for_backward(*bags[:3])
         return bag._look_up(bags)
 
@@ -47,7 +39,8 @@ class _Lookup(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, gradients: Tensor) -> tuple[None, None, None]:
         """Changes the tables."""
-        ctx.bag._update(gradients.contiguous(), Bags(*ctx.saved_tensors))
+        indices, offsets, weights = ctx.saved_tensors
+        ctx.bag._update(gradients.contiguous(), Bags(indices, offsets, weights, None, ctx.batches))
         return None, None, None
 
 
@@ -74,7 +67,8 @@ class ShardedEmbeddingBag(nn.Module):
 
     Args:
         tables: `(num_embeddings, dim)` or `imbrex.EmbeddingTable`; dims are multiples of 4 from 4 to 1024.
-        batch_size: B, of the largest batch of all ranks together, which R divides. Calls may have smaller ones.
+        batch_size: B, of the largest batch of all ranks together, which R divides. Calls may have smaller ones. Where
+            ranks' parts differ, R times the largest part counts as the batch.
         group: the ranks, as for `all_gather_matmul`.
         mode: "sum" or "mean", as for nn.EmbeddingBag; a mean with weights is the weighted sum times 1 / n.
         weighted: whether calls give `per_sample_weights`.
@@ -223,6 +217,7 @@ class ShardedEmbeddingBag(nn.Module):
         offsets: Tensor | None = None,
         per_sample_weights: Tensor | None = None,
         batch_size: int | None = None,
+        batches: Sequence[int] | None = None,
     ) -> Tensor:
         """
         The rank's part of the batch, [B/R, sum of dims]; collective. Takes what `exchange` returns: `bag(*bags)`.
@@ -233,6 +228,8 @@ class ShardedEmbeddingBag(nn.Module):
                 at `offsets[s * B + b]`; the last number is that of the indices.
             per_sample_weights: float32, of each index; it gets no gradient.
             batch_size: B; not given: what the offsets say, and, on a rank without shards, the largest.
+            batches: each rank's rows of the batch, where they are not as many: the same list on every rank. The result
+                is [batches[rank], sum of dims].
 
         Raises:
             InvalidInput: an argument of some rank breaks a rule, on every rank; nothing has been changed.
@@ -243,9 +240,9 @@ class ShardedEmbeddingBag(nn.Module):
             >>> bag(torch.tensor([1, 2]), torch.tensor([0, 0, 2]))[0].tolist()          # an empty bag
             [0.0, 0.0, 0.0, 0.0]
         """
-        bags = Bags(indices, offsets, per_sample_weights, batch_size)
+        bags = Bags(indices, offsets, per_sample_weights, batch_size, batches)  # type: ignore[arg-type]
         if self._op.optimizer is None or not torch.is_grad_enabled():
-            return self._look_up(bags)
+            return self._look_up(self._of_equal_parts(bags))
         expect_no_transform()
         return _Lookup.apply(torch.empty(0, device=self.device, requires_grad=True), self, bags)  # type: ignore[no-any-return]
 
@@ -266,17 +263,38 @@ class ShardedEmbeddingBag(nn.Module):
         try:
             for name, one in zip(("indices", "offsets", "per_sample_weights"), bags, strict=False):
                 if one is not None:
-                    _tensor(name, one)
+                    tensor_of(name, one)
             if bags.per_sample_weights is not None and bags.per_sample_weights.requires_grad:
                 raise InvalidInput("per_sample_weights requires a gradient, and gets none: give it detached")
             if forward_ad._current_level >= 0 and has_tangent(bags.per_sample_weights):
                 raise InvalidInput("per_sample_weights has a forward-mode tangent, and gives none: give it detached")
-            out = torch.empty(self._part(bags), self._op.width, device=self.device, dtype=self.output_dtype)
+            batches = bags.batches
+            part = self._part(bags) if batches is None else max(batches)
+            out = torch.empty(part, self._op.width, device=self.device, dtype=self.output_dtype)
             rows = self._rows()
         except InvalidInput as error:
             self._op.refuse(str(error))
-        self._op.lookup(rows, *bags[:3], out=out, stream=stream_of(out))
-        return out
+        if batches is not None:
+            ask_call(self._world, "batches", batches)
+        if part == 0:
+            skip_call(self._world, "no rank has rows of the batch")
+            return out
+        try:
+            self._op.lookup(rows, *bags[:3], out=out, stream=stream_of(out))
+        except InvalidInput as error:
+            if batches is None and " batch = " in str(error):
+                raise InvalidInput(f"{error}; batches=[...] takes parts that are not as many on every rank") from None
+            raise
+        return out if batches is None else out[: batches[self._world.rank]]
+
+    def _of_equal_parts(self, bags: Bags) -> Bags:
+        if bags.batches is None:
+            return bags
+        try:
+            batches = counts_of("batches", bags.batches, self._world.size)
+            return padded(bags, batches, len(self._op.own), self._op.batch)
+        except InvalidInput as error:
+            self._op.refuse(str(error))
 
     def _update(self, gradients: Tensor, bags: Bags) -> None:
         adagrad = self._op.optimizer == "row_wise_adagrad"
@@ -284,6 +302,14 @@ class ShardedEmbeddingBag(nn.Module):
             rows, states = self._rows(), self._rows("_state") if adagrad else []
         except InvalidInput as error:
             self._op.refuse(str(error))
+        if bags.batches is not None:
+            most, own = max(bags.batches), bags.batches[self._world.rank]
+            if most == 0:
+                return
+            if own < most:
+                count_copy("embedding_all_to_all", "rows are padded")
+                gradients = in_blocks(gradients, 0, [own], most)
+            ask_call(self._world, "batches", bags.batches)
         self._op.update(rows, gradients, *bags[:3], rate=self.learning_rate, states=states, stream=stream_of(gradients))
         # torch is told of what it did not see.
         torch.autograd.graph.increment_version([array.source for array in (*rows, *states)])
@@ -301,7 +327,9 @@ class ShardedEmbeddingBag(nn.Module):
             batch = said
         batch = self._op.batch if batch is None else batch
         if not isinstance(batch, int) or batch < ranks or batch % ranks:
-            raise InvalidInput(f"the batch has {batch} rows: it must divide by the {ranks} ranks")
+            raise InvalidInput(
+                f"the batch has {batch} rows: it must divide by the {ranks} ranks, or `batches` say how many each has"
+            )
         if batch > self._op.batch:
             raise InvalidInput(f"the batch has {batch} rows: this module takes at most {self._op.batch}")
         return batch // ranks
@@ -316,6 +344,7 @@ class ShardedEmbeddingBag(nn.Module):
         Args:
             indices: of this rank's part of the batch, for all tables, one bag behind the other.
             offsets: [tables * B/R + 1]: the bag of table t and row b of this part begins at `offsets[t * B/R + b]`.
+                Ranks may have unlike parts, or none: then each has its own number of rows for B/R.
             per_sample_weights: float32, of each index, if the module is `weighted`.
 
         Returns:
@@ -334,13 +363,16 @@ class ShardedEmbeddingBag(nn.Module):
         ranks, own = self._world.size, len(self._op.own)
         # The tables that each rank is sent bags of, one rank after another, a table as often as it has shards there.
         wanted = [[shard.table for shard in self._op.shards if shard.rank == rank] for rank in range(ranks)]
-        part, counts, refusal = 0, [0] * ranks, ""
+        part, counts, ends, refusal = 0, [0] * ranks, [0], ""
         try:
-            part, ends = self._split(indices, offsets, per_sample_weights)
+            part, ends = split(self, indices, offsets, per_sample_weights)
             counts = [sum(ends[t + 1] - ends[t] for t in tables) for tables in wanted]
         except InvalidInput as error:
             refusal = str(error)
-        parts, given = self._agreed(part, counts, refusal)
+        parts, given = agreed(self._world, part, counts, refusal)
+        is_even = min(parts) == max(parts) > 0
+        if max(parts) == 0:
+            return Bags(indices, offsets, per_sample_weights, 0, parts)
         every = [t for tables in wanted for t in tables]
 
         def sent(numbers: Tensor, out: list[int], into: list[int]) -> Tensor:
@@ -349,12 +381,20 @@ class ShardedEmbeddingBag(nn.Module):
             return received
 
         lengths = sent(
-            offsets.diff().view(-1, part)[every].flatten(),
+            offsets.diff().view(len(self.dims), part)[every].flatten(),
             [len(tables) * part for tables in wanted],
-            [own * part] * ranks,
-        ).view(ranks, own, part)
+            [own * its_part for its_part in parts],
+        )
         # What comes is [rank, shard, row]; the lookup takes [shard, rank, row].
-        sizes = lengths.sum(-1)
+        if is_even:
+            lengths = lengths.view(ranks, own, part)
+            sizes, lengths = lengths.sum(-1), lengths.transpose(0, 1).flatten()
+        else:
+            blocks = [
+                one.view(own, its_part)
+                for one, its_part in zip(lengths.split([own * its_part for its_part in parts]), parts, strict=True)
+            ]
+            sizes, lengths = torch.stack([one.sum(1) for one in blocks]), torch.cat(blocks, 1).flatten()
         begins = (sizes.flatten().cumsum(0) - sizes.flatten()).view(ranks, own)
         moved = sizes.t().flatten()
         shifts = begins.t().flatten() - (moved.cumsum(0) - moved)
@@ -364,70 +404,14 @@ class ShardedEmbeddingBag(nn.Module):
         def of_shards(numbers: Tensor) -> Tensor:
             return sent(torch.cat([numbers[ends[t] : ends[t + 1]] for t in every]), counts, given)[order]
 
-        behind = lengths.transpose(0, 1).flatten().cumsum(0)
+        behind = lengths.cumsum(0)
         return Bags(
             of_shards(indices),
             torch.cat((behind.new_zeros(1), behind)).to(offsets.dtype),
             None if per_sample_weights is None else of_shards(per_sample_weights),
-            parts * ranks,
+            sum(parts),
+            None if is_even else parts,
         )
-
-    def _split(self, indices: Tensor, offsets: Tensor, weights: Tensor | None) -> tuple[int, list[int]]:
-        """B/R, and where each table's indices begin and end, of bags that are split by the batch."""
-        tables = len(self.dims)
-        for name, one in (("indices", indices), ("offsets", offsets), ("per_sample_weights", weights)):
-            dtype = torch.float32 if name == "per_sample_weights" else self.index_dtype
-            if one is None and name == "per_sample_weights":
-                continue
-            given = _tensor(name, one)
-            if given.dtype != dtype or given.dim() != 1 or given.device != self.device:
-                raise InvalidInput(
-                    f"{name} is {tuple(given.shape)} of {given.dtype} on {given.device}: it must be a vector of "
-                    f"{dtype} on {self.device}"
-                )
-        if (weights is not None) != self._op.weighted:
-            raise InvalidInput(
-                f"per_sample_weights {'are' if weights is not None else 'are not'} given, and the module was made with "
-                f"weighted={self._op.weighted}"
-            )
-        if weights is not None and weights.numel() != indices.numel():
-            raise InvalidInput(
-                f"per_sample_weights has {weights.numel()} elements: there are {indices.numel()} indices"
-            )
-        part, rest = divmod(offsets.numel() - 1, tables)
-        if rest or not 1 <= part <= self._op.batch // self._world.size:
-            raise InvalidInput(
-                f"offsets has {offsets.numel()} elements: it must have one more than the {tables} tables times 1 to "
-                f"{self._op.batch // self._world.size} rows"
-            )
-        ends: list[int] = offsets[::part].tolist()
-        if ends[0] != 0 or ends[-1] != indices.numel() or bool((offsets[1:] < offsets[:-1]).any()):
-            raise InvalidInput(
-                f"offsets begin at {ends[0]} and end at {ends[-1]}: they must begin at 0, not decrease, and end at the "
-                f"{indices.numel()} indices"
-            )
-        return part, ends
-
-    def _agreed(self, part: int, counts: list[int], refusal: str) -> tuple[int, list[int]]:
-        """B/R, and how many indices each rank has for this one; what one rank refuses, all do."""
-        ranks, rank = self._world.size, self._world.rank
-        layout = f"{2 + ranks}q{_TEXT}s"
-        told = [
-            struct.unpack(layout, one)
-            for one in self._world.all_gather(
-                struct.pack(layout, bool(refusal), part, *counts, refusal.encode()[:_TEXT])
-            )
-        ]
-        if refusal:
-            raise InvalidInput(refusal)
-        for peer, (refused, its_part, *_, text) in enumerate(told):
-            if refused:
-                raise InvalidInput(f"rank {peer}: {text.rstrip(bytes(1)).decode(errors='replace')}")
-            if its_part != told[0][1]:
-                raise InvalidInput(
-                    f"rank {peer} has {its_part} rows of the batch, rank 0 {told[0][1]}: they must have as many"
-                )
-        return part, [one[2 + rank] for one in told]
 
     def report(self) -> int:
         """
@@ -448,12 +432,6 @@ class ShardedEmbeddingBag(nn.Module):
             f"tables=[{sizes}], own shards={len(self._op.own)}, optimizer={self._op.optimizer}, "
             f"group={self.group_name!r}"
         )
-
-
-def _tensor(name: str, given: object) -> Tensor:
-    if not isinstance(given, Tensor):
-        raise InvalidInput(f"{name} is of type {type(given).__name__}: it must be a tensor")
-    return given
 
 
 def _name(dtype: torch.dtype) -> str:

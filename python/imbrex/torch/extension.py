@@ -26,6 +26,7 @@ def _typed() -> ctypes.CDLL:
         ("restore", ctypes.c_int32, [ctypes.c_char_p]),
         ("check", ctypes.c_int32, [ctypes.c_char_p]),
         ("refuse", ctypes.c_int32, [ctypes.c_char_p, ctypes.c_char_p]),
+        ("ask", ctypes.c_int32, [ctypes.c_char_p, ctypes.c_char_p, ctypes.c_char_p]),
         ("report", ctypes.c_int32, [ctypes.c_char_p, ctypes.POINTER(_c.ReportFields)]),
         ("last_code", ctypes.c_int32, []),
         ("last_message", ctypes.c_char_p, []),
@@ -98,6 +99,12 @@ def raise_for(error: Exception, name: str, **tensors: Any) -> NoReturn:
         library.imbrex_torch_refuse(name.encode(), reason.encode(errors="replace"))
         error.was_told = True  # type: ignore[attr-defined]
     raise error
+
+
+def ask(name: str, field: str, value: Any) -> None:
+    """Says what the group's next call is asked for: where ranks are asked for different things, all refuse it."""
+    if library.imbrex_torch_ask(name.encode(), field.encode(), str(value).encode()):
+        raise error_of(library.imbrex_torch_last_code(), library.imbrex_torch_last_message().decode(errors="replace"))
 
 
 def report(name: str) -> Report:

@@ -85,7 +85,8 @@ def size_of(name: str) -> int:
 
 def rank_of(name: str) -> int:
     """Which rank of the group of that name this process is."""
-    return int(process_group(name).rank())
+    world = _worlds.get(name)
+    return world.rank if world is not None else int(process_group(name).rank())
 
 
 # Graphs are traced with the numbers, also before the group's first call: what finds a group cannot be traced.

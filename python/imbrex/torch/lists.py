@@ -14,7 +14,8 @@ from .collect import gather, gather_products
 from .frames import no_graph_of_its_own
 from .groups import size_of
 from .recording import expect_no_gradient_of_8_bits, expect_writable, needs_gradient, refuse_out
-from .shapes import expect_out_dtype
+from .rows import products_of_rows
+from .shapes import expect_out_dtype, out_dtype_of
 
 
 @no_graph_of_its_own
@@ -29,8 +30,9 @@ def list_of_products(
     scales_b: Any,
     out_dtype: torch.dtype | None,
     out: Any,
+    rows: list[int] | None = None,
 ) -> Any:
-    """The products of one gathered A, and that A where it is asked for."""
+    """The products of one gathered A, and that A where it is asked for; `rows` of each rank, if not as many on all."""
     count = len(bs)
     if count == 0:
         raise InvalidInput("b is an empty list: it must hold one tensor or more")
@@ -47,13 +49,22 @@ def list_of_products(
         if target is not None:
             expect_writable(target)
             shape = [*a.shape[:-1], b.shape[-1]]
-            shape[dim] *= size_of(name)
+            shape[dim] = shape[dim] * size_of(name) if rows is None else sum(rows)
             if list(target.shape) != shape:
                 raise InvalidInput(f"out is {tuple(target.shape)}: it must be {tuple(shape)}")
-    if scale_a is not None or a.dtype == torch.float8_e4m3fn or any([one is not None for one in lists["scale_b"]]):
-        # Products of 8-bit floats with scales are the library's own: one operator each.
+            if rows is not None and target.dtype != out_dtype_of(a.dtype):
+                raise InvalidInput(f"out is of {target.dtype}: it must be of {out_dtype_of(a.dtype)}")
+    is_scaled = scale_a is not None or any([one is not None for one in lists["scale_b"]])
+    if is_scaled or a.dtype == torch.float8_e4m3fn:
         for b in bs:
             expect_no_gradient_of_8_bits(a, b, scale_a, lists["scale_b"])
+    gathered: Tensor | None
+    if rows is not None:
+        gathered, results = products_of_rows(
+            a, bs, name, rows, dim, lists["bias"], scale_a, lists["scale_b"], return_gathered, is_recorded
+        )
+    elif is_scaled or a.dtype == torch.float8_e4m3fn:
+        # Products of 8-bit floats with scales are the library's own: one operator each.
         results = [
             autograd.AllGatherMatmul.apply(a, b, bias, name, dim, scale_a, scale_b)
             if needs_gradient(a, b, bias)

@@ -68,7 +68,7 @@ def why_no_product(a: Tensor, b: Tensor, dim: int, dtypes: tuple[torch.dtype, ..
     if a.shape[-1] != b.shape[0] or a.numel() == 0 or b.numel() == 0:
         return "shapes"
     if a.is_cuda:
-        for row in (a.shape[-1] * a.element_size(), b.shape[1] * 2):
+        for row in (a.shape[-1] * a.element_size(), b.shape[1] * max(2, a.element_size())):  # of 8 bits is bf16
             if row % _BYTES:
                 return "rows that are no multiple of 16 bytes"
     return None
@@ -117,7 +117,11 @@ def lies_in_rows(x: Tensor) -> bool:
     """Whether its rows, of the last dimension, are whole and lie evenly, perhaps with something between them."""
     *rows, length = x.shape
     *steps, step = x.stride()
-    if (step != 1 and length != 1) or (x.is_cuda and x.storage_offset() * x.element_size() % _BYTES):
+    if step != 1 and length != 1:
+        return False
+    if x.is_cuda and torch.compiler.is_dynamo_compiling():
+        return x.is_contiguous()  # where it begins cannot be traced
+    if x.is_cuda and x.storage_offset() * x.element_size() % _BYTES:
         return False
     between = None
     for extent, own in zip(reversed(rows), reversed(steps), strict=True):

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any, SupportsIndex
+
 import torch
 from torch import Tensor
 
@@ -79,15 +82,46 @@ def padded(a: Tensor, scale: Tensor | None, dim: int, ranks: int, operator: str)
     if scale is not None and scale.numel() != 1:
         if a.dim() != 2:
             raise InvalidInput(f"pad with a scale for each row: a is {_shape(a)}, and must have 2 dimensions")
-        scale = _with_zeros(scale, 0, missing)
+        scale = in_blocks(scale, 0, [a.shape[0]], a.shape[0] + missing)
     count_copy(operator, "rows are padded")
-    return _with_zeros(a, dim, missing), scale
+    return in_blocks(a, dim, [a.shape[dim]], a.shape[dim] + missing), scale
 
 
-def _with_zeros(x: Tensor, dim: int, count: int) -> Tensor:
+def counts_of(name: str, given: Any, ranks: int) -> list[int]:
+    """A list with a number for each rank, of rows. A tensor's numbers would be waited for."""
+    if not isinstance(given, (list, tuple)) and (not isinstance(given, Sequence) or isinstance(given, str)):
+        raise InvalidInput(f"{name} is of type {type(given).__name__}: it must be a list of each rank's number of rows")
+    if len(given) != ranks:
+        raise InvalidInput(f"{name} has {len(given)} numbers: it must have one for each of the {ranks} ranks")
+    for i, one in enumerate(given):
+        if type(one) is int:  # the others take a call tens of microseconds to tell apart
+            continue
+        if isinstance(one, (bool, Tensor)) or not isinstance(one, SupportsIndex):
+            raise InvalidInput(f"{name}[{i}] is of type {type(one).__name__}: it must be an integer")
+    # A symbol of torch.compile stays one; an integer of NumPy's would be printed otherwise than the other ranks'.
+    counts: list[Any] = [one if isinstance(one, (int, torch.SymInt)) else int(one) for one in given]
+    for i, count in enumerate(counts):
+        if count < 0:
+            raise InvalidInput(f"{name}[{i}] = {count}: it must be 0 or more")
+    return counts
+
+
+def in_blocks(x: Tensor, dim: int, counts: list[int], length: int) -> Tensor:
+    """A copy of x with zeros behind each run of so many rows, as long as `length`; `dim` comes first in memory."""
     first = x.movedim(dim, 0)
-    zeros = torch.zeros((count, *first.shape[1:]), dtype=x.dtype, device=x.device)
-    return torch.cat([first, zeros]).contiguous().movedim(0, dim)
+    zeros = torch.zeros((length - min(counts), *first.shape[1:]), dtype=x.dtype, device=x.device)
+    parts = [part for run in torch.split(first, counts) for part in (run, zeros[: length - run.shape[0]])]
+    return torch.cat(parts).contiguous().movedim(0, dim)
+
+
+def out_of_blocks(x: Tensor, dim: int, counts: list[int]) -> Tensor:
+    """What was put in blocks, whose length follows from x; no copy where nothing lies between the runs."""
+    first = x.movedim(dim, 0)
+    length = first.shape[0] // len(counts)
+    if all([count == length for count in counts[:-1]]):
+        return x.narrow(dim, 0, sum(counts))
+    runs = [first.narrow(0, i * length, count) for i, count in enumerate(counts)]
+    return torch.cat(runs).movedim(0, dim)
 
 
 def empty_with_first(like: Tensor, shape: list[int], first: int, dtype: torch.dtype) -> Tensor:

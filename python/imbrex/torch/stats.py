@@ -28,7 +28,7 @@ class Stats:
     did, by style and reason: in a graph of torch.compile, once for each time it is made."""
     copies: dict[str, int] = field(default_factory=dict)
     """Tensors that were copied because they did not lie as the library takes them, by operator and reason: by the
-    drop-in, by a parallel style, and of lists of products."""
+    drop-in, by a parallel style, and of lists of products; and rows that were padded."""
     rewritten: dict[str, int] = field(default_factory=dict)
     """Places in graphs of torch.compile at which the drop-in's pass put an operator, by operator: of graphs that were
     made by this process, and of those that came from Inductor's cache and have run."""

@@ -42,7 +42,7 @@ def product(
     group: str,
     bias: Any,
     scales: tuple[Any, ...],
-    along: dict[str, int],
+    along: dict[str, Any],
     options: dict[str, Any],
 ) -> Any:
     """A product as a dual tensor; of several `b`, or with `return_gathered`, as all_gather_matmul returns them."""

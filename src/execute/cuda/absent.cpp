@@ -17,7 +17,7 @@ std::unique_ptr<Executor> make_cuda_executor(World&, const CudaOptions&) {
 }
 
 std::unique_ptr<cuda::PooledPlans> cuda::pool_plans(Executor&, const std::function<std::vector<PlanToRun>()>&,
-                                                    const std::function<void()>&) {
+                                                    std::size_t, const std::function<void()>&) {
   throw Error(ErrorCode::invalid_input, why_not);
 }
 

@@ -63,7 +63,7 @@ class CudaExecutor final : public Executor {
   }
 
   std::unique_ptr<cuda::PooledPlans> pool(const std::function<std::vector<cuda::PlanToRun>()>& survey,
-                                          const std::function<void()>& drop) {
+                                          std::size_t table_bytes, const std::function<void()>& drop) {
     Type type{};
     cuda::PoolNeeds needs;
     std::vector<cuda::LanePlan> by_libraries;
@@ -91,6 +91,7 @@ class CudaExecutor final : public Executor {
     if (by_kernels > 0) {
       if (pool_ == nullptr || !pool_->needs().hold(needs)) replace_pool(needs, drop);
       pool_->load_kernels(type);
+      pool_->reserve_tables(table_bytes);
     }
     if (!by_libraries.empty()) {
       start_libraries();
@@ -143,10 +144,10 @@ class CudaExecutor final : public Executor {
                               : "libraries, which no plan needed when they were started";
     }
 
-    std::shared_ptr<Execution> prepare(const cuda::PlanToRun& plan) override {
+    std::shared_ptr<Execution> prepare(const cuda::PlanToRun& plan, bool grow) override {
       const std::string lack = lacks(plan);
       IMBREX_EXPECTS(lack.empty(), "its plan needs {}", lack);
-      return executor_.prepare_in_turns(plan);
+      return executor_.prepare_in_turns(plan, grow);
     }
 
     void expect_stream(CudaStream stream) const override {
@@ -250,7 +251,7 @@ class CudaExecutor final : public Executor {
   }
 
   // Other ranks may be anywhere in their calls, this rank's kernels under way, and some thread's stream captured.
-  std::shared_ptr<Execution> prepare_in_turns(const cuda::PlanToRun& plan) {
+  std::shared_ptr<Execution> prepare_in_turns(const cuda::PlanToRun& plan, bool grow) {
     auto tasks = tasks_of(plan, world_.rank());
     expect_runs(*tasks);
     const std::lock_guard guard(calls_.lock());
@@ -258,6 +259,7 @@ class CudaExecutor final : public Executor {
     const cuda::AsksDuringCaptures asks;
     if (cuda::runs_by_libraries(tasks->frame())) return turns_->prepare(lanes_of(*tasks->whole()));
     cuda::Surveyed surveyed = cuda::survey(*tasks, world_.rank());
+    if (!grow && !pool_->has_room(surveyed.layout)) return nullptr;
     const cuda::TileCounts leading = cuda::leading_tiles(*tasks, surveyed.tables, [&] { return tasks_of(plan, 0); });
     pool_->collect();
     return pool_->lend(
@@ -333,8 +335,8 @@ bool cuda::has_captures(Executor& executor) { return dynamic_cast<CudaExecutor&>
 
 std::unique_ptr<cuda::PooledPlans> cuda::pool_plans(Executor& executor,
                                                     const std::function<std::vector<PlanToRun>()>& survey,
-                                                    const std::function<void()>& drop) {
-  return dynamic_cast<CudaExecutor&>(executor).pool(survey, drop);
+                                                    std::size_t table_bytes, const std::function<void()>& drop) {
+  return dynamic_cast<CudaExecutor&>(executor).pool(survey, table_bytes, drop);
 }
 
 std::unique_ptr<Executor> make_cuda_executor(World& world, const CudaOptions& given) {

@@ -27,9 +27,10 @@ class PooledPlans {
 
   /// Not collective: every rank prepares a plan before it runs it, sometime, and all run the same plans in the same
   /// order. The calls of all executions count as those of one. Throws Error(invalid_input) as Executor::prepare, the
-  /// same on every rank, and where it lacks something; Error(runtime_failure) if the plan takes more than the survey
-  /// told of and the symmetric heap has no room for it.
-  virtual std::shared_ptr<Execution> prepare(const PlanToRun& plan) = 0;
+  /// same on every rank, and where it lacks something. A plan that takes more memory than the survey told of is not
+  /// prepared, and null returned, the same on every rank; with `grow` it gets more from the symmetric heap, and
+  /// Error(runtime_failure) comes where that is full.
+  virtual std::shared_ptr<Execution> prepare(const PlanToRun& plan, bool grow = false) = 0;
 
   /// As Execution's.
   virtual void expect_stream(CudaStream stream) const = 0;
@@ -41,9 +42,10 @@ class PooledPlans {
 /// Collective, all or none: memory, kernels and communicators for the plans that `survey` names, of one type, and for
 /// smaller ones. All plans of an executor, one of make_cuda_executor, work in one memory, which is as large as the
 /// largest needs. Where there is too little, `drop` is called on every rank: it ends all executions that were prepared,
-/// which are then prepared anew; graphs that hold calls of theirs stay good. The executor outlives what is returned.
+/// which are then prepared anew; graphs that hold calls of theirs stay good. Tables of plans have `table_bytes` at
+/// least, of all that the executor runs. The executor outlives what is returned.
 /// Throws as Executor::prepare; then the memory is as it was, and what was dropped can be prepared again.
 std::unique_ptr<PooledPlans> pool_plans(Executor& executor, const std::function<std::vector<PlanToRun>()>& survey,
-                                        const std::function<void()>& drop);
+                                        std::size_t table_bytes, const std::function<void()>& drop);
 
 }  // namespace imbrex::cuda

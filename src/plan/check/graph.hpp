@@ -60,10 +60,9 @@ class Graph {
   /// Whether the end of `first` comes before `moment` of `second` in every schedule.
   bool ordered(TaskId first, TaskId second, const Moment& moment);
 
-  /// Ranks known to have entered the epoch at the task's load point; when it ends; when a rank leaves.
+  /// Ranks known to have entered the epoch at the task's load point; when it ends.
   RankMask entered_at_load(TaskId task) const { return entered_load_[task]; }
   RankMask entered_at_end(TaskId task) const { return entered_end_[task]; }
-  RankMask entered_at_leave(int rank) const { return entered_leave_[static_cast<std::size_t>(rank)]; }
   /// Ranks that cannot leave the epoch before the task has ended.
   RankMask holds(TaskId task) const { return holds_[task]; }
 

@@ -208,8 +208,11 @@ FileDescriptor CudaHeap::take(Piece& piece) const {
     IMBREX_DRIVER_TRY(create, &piece.own, piece.bytes, &p, 0);
   } catch (const Error& error) {
     piece.own = 0;
-    throw Error(ErrorCode::runtime_failure, fmt::format("symmetric heap: rank {}'s GPU does not have {} bytes more: {}",
-                                                        handle_.rank, piece.bytes, error.what()));
+    std::size_t free = 0, all = 0;
+    static_cast<void>(cudaMemGetInfo(&free, &all));
+    throw Error(ErrorCode::runtime_failure,
+                fmt::format("symmetric heap: rank {}'s GPU does not have {} bytes more: {} of {} are free; {}",
+                            handle_.rank, piece.bytes, free, all, error.what()));
   }
   if (!by_files_) return {};
   int exported = -1;

@@ -203,6 +203,7 @@ TEST(GpuAnyM, CallsTakeNoMemory) {
                      [](World& world) {
                        constexpr std::int64_t most = 4096;
                        constexpr std::size_t largest = std::size_t{most} * most * 8;
+                       test::select_gpu(world);
                        runtime::DeviceMemory in(largest), out(largest);
                        IMBREX_CUDA_TRY(cudaMemset(in.get(), 0, largest));
                        std::vector<std::unique_ptr<GemmOperator>> all;

@@ -9,22 +9,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "expect.h"
+
 enum { RANKS = 4, M = 64, N = 48, K = 128, PART = K / RANKS };
-
-static int own_rank = -1;
-
-static void expect(int holds, const char* what, int line) {
-  if (holds) return;
-  fprintf(stderr, "rank %d, line %d: %s does not hold; the last error is: %s\n", own_rank, line, what,
-          imbrex_error_message());
-  exit(1);
-}
-
-#define EXPECT(condition) expect((condition), #condition, __LINE__)
-#define EXPECT_OK(call) expect((call) == IMBREX_OK, #call, __LINE__)
-#define EXPECT_REFUSED(call, words)                                                                             \
-  expect((call) == IMBREX_INVALID_INPUT && strstr(imbrex_error_message(), words) != NULL, #call " says " words, \
-         __LINE__)
 
 static float a_at(int row, int k) { return (float)((row * 3 + k * 5) % 7 - 3); }
 static float b_at(int k, int col) { return (float)((k * 2 + col) % 5 - 2); }
@@ -415,6 +402,8 @@ static void refuse(imbrex_world* world) {
 
   EXPECT_REFUSED(imbrex_world_barrier(NULL), "world is null");
   EXPECT_REFUSED(imbrex_world_all_gather(world, NULL, NULL, 4), "mine is null");
+  EXPECT_REFUSED(imbrex_world_ask(world, NULL, "[1]"), "field is null");
+  EXPECT_REFUSED(imbrex_world_ask(world, "rows", NULL), "value is null");
   EXPECT_REFUSED(imbrex_operator_run(NULL, NULL, 0, NULL), "op is null");
   EXPECT_REFUSED(imbrex_collective_run(NULL, NULL, 0, NULL), "collective is null");
   EXPECT(imbrex_world_rank(NULL) == -1 && imbrex_operator_operands(NULL) == -1 && imbrex_operator_device(NULL) == -1);
@@ -433,6 +422,11 @@ static void one_refuses(imbrex_world* world) {
   EXPECT(imbrex_collective_run(collective, operands, 2, NULL) == IMBREX_INVALID_INPUT);
   EXPECT(strstr(imbrex_error_message(), "operands[1].name is null") != NULL);
   EXPECT(own_rank == 1 || strstr(imbrex_error_message(), "rank 1") != NULL);
+  EXPECT_OK(imbrex_world_ask(world, "rows", own_rank == 1 ? "[1, 2]" : "[2, 1]"));
+  EXPECT(imbrex_collective_run(collective, (imbrex_operand[]){{"in", vector(values, 64)}, {"out", vector(values, 64)}},
+                               2, NULL) == IMBREX_INVALID_INPUT);
+  EXPECT(strstr(imbrex_error_message(), "rows = [1, 2]") != NULL && strstr(imbrex_error_message(), "[2, 1]") != NULL);
+  EXPECT_OK(imbrex_world_ask(world, "rows", "[0, 0]"));
   EXPECT_OK(imbrex_world_skip_call(world, "no rows"));
   EXPECT(imbrex_world_check_calls(world) == 0 && imbrex_world_trim(world) == 0 && imbrex_world_restore(world) == 0);
   EXPECT_OK(imbrex_collective_destroy(collective));

@@ -1,14 +1,17 @@
 // Ranks of a test's program that take this machine for several hosts.
 #pragma once
 
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <fmt/format.h>
 
 #include "runtime/bootstrap/bootstrap.hpp"
+#include "runtime/hosts/frames.hpp"
 #include "runtime/hosts/tcp.hpp"
 #include "runtime/spawn.hpp"
 
@@ -57,5 +60,20 @@ struct HostsLaunch {
     return 20000 + (getpid() * 64 + launches++ * 8) % 10000;
   }
 };
+
+inline runtime::Endpoint endpoint(int port) {
+  return *runtime::Endpoint::parse("127.0.0.1", static_cast<std::uint16_t>(port));
+}
+
+inline runtime::Secret secret_of(const HostsLaunch& launch) {
+  return runtime::Secret("imbrex launch\n" + launch.secret);
+}
+
+/// The name of the launch's first world.
+inline runtime::Proof world_of(const HostsLaunch& launch) { return secret_of(launch).prove("hosts/0"); }
+
+inline void send_raw(const runtime::Connection& connection, std::string_view bytes) {
+  [[maybe_unused]] const auto sent = ::send(connection.socket().get(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
+}
 
 }  // namespace imbrex::test

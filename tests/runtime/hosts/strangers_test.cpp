@@ -48,8 +48,6 @@ class Stranger {
   pid_t pid_;
 };
 
-Endpoint endpoint(int port) { return *Endpoint::parse("127.0.0.1", static_cast<std::uint16_t>(port)); }
-
 /// A connection to the rank of the launch that listens first.
 Connection visit(const HostsLaunch& launch, Banner* banner = nullptr) {
   std::string why;
@@ -68,10 +66,6 @@ Connection visit(const HostsLaunch& launch, Banner* banner = nullptr) {
 }
 
 std::uint32_t far_port(const Connection& connection) { return far_end(connection.socket()).port(); }
-
-void send_raw(const Connection& connection, std::string_view bytes) {
-  [[maybe_unused]] const auto sent = ::send(connection.socket().get(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
-}
 
 /// A world of five ranks on three hosts meets in time, the last rank late.
 void expect_meeting(const HostsLaunch& launch, double seconds = 6) {
@@ -187,8 +181,6 @@ TEST(HostsStrangers, ListenAndSayNonsense) {
 }
 
 /// The world's name, as everybody may have seen it.
-Proof world_of(const HostsLaunch& launch) { return Secret("imbrex launch\n" + launch.secret).prove("hosts/0"); }
-
 /// Shows a copied banner, and answers the greeting by `answer`.
 void pose(const HostsLaunch& launch, const std::function<void(Connection&)>& answer) {
   static std::vector<Connection> held;
@@ -363,72 +355,44 @@ TEST(HostsStrangers, TakeAllDescriptors) {
   }
 }
 
-/// Rank 1 of two, which knows the secret, up to where rank 0 takes it for one.
-Connection join_as_member(const HostsLaunch& launch) {
-  std::vector<Endpoint> places;
-  for (int i = 0; i < ports_tried; ++i) places.push_back(endpoint(launch.port + i));
-  RankClaim claim;
-  claim.rank = 1;
-  claim.size = 2;
-  claim.pid = getpid();
-  claim.heap_bytes = 4096;
-  claim.wait_limit = launch.limit;
-  put_text(claim.host_name, "b");
-  const Secret secret("imbrex launch\n" + launch.secret);
-  Answers answers(places);
-  auto taken = knock(answers, {}, {secret, world_of(launch), claim}, deadline_in(10), true);
-  EXPECT_TRUE(taken) << answers.text();
-  Connection connection = std::move(taken->connection);
-  const auto roster = await_frame(connection, deadline_in(10));
-  EXPECT_TRUE(roster && roster->kind == FrameKind::roster);
-  return connection;
+/// A member's connection to the test, which is rank 0 of the launch's world, and what the member claimed.
+Guest receive_member(const HostsLaunch& launch) {
+  const Secret secret = secret_of(launch);
+  Gate gate(listen_tcp(endpoint(launch.port)), secret, world_of(launch));
+  std::vector<Guest> guests;
+  for (const Deadline end = deadline_in(10); guests.empty() && milliseconds_until(end) > 0; usleep(1000))
+    guests = gate.admit();
+  EXPECT_EQ(guests.size(), 1u) << gate.turned_away();
+  return std::move(guests.at(0));
 }
 
-/// What rank 0 ends with, once a member has entered one barrier and sent that.
-std::string end_after(const std::function<void(Connection&)>& act) {
+// A rank looks after its strangers also while no rank says anything: each has its second, not the ranks' limit.
+TEST(HostsStrangers, SayNothingToARankThatWaitsForLaterOnes) {
   const HostsLaunch launch;
   Result result;
-  std::thread rank([&] { result = spawn({launch.member("ab", 0, {"join", "4096", "20"})})[0]; });
-  Connection connection = join_as_member(launch);
-  const Entry first{1, no_gather, 0};
-  connection.send(FrameKind::enter, bytes_of(first));
-  act(connection);
-  await_frame(connection, deadline_in(0.1));
+  std::thread rank([&] { result = spawn({launch.member("abc", 1, {"join", "4096", "20"})})[0]; });
+  {
+    Guest member = receive_member(launch);
+    std::string entries;
+    for (int host = 0; host < 3; ++host) {
+      RosterEntry entry;
+      entry.host = host;
+      entry.pid = getpid();
+      put_text(entry.host_name, std::string(1, static_cast<char>('a' + host)));
+      entries += bytes_of(entry);
+    }
+    member.connection.send(FrameKind::roster, bytes_of(RosterHead{random_proof()}), entries);
+    std::string why;
+    Connection silent(connect_tcp(endpoint(static_cast<int>(member.claim.port)), deadline_in(5), why));
+    EXPECT_TRUE(silent) << why;
+    bool open = true;
+    for (const Deadline end = deadline_in(launch.limit / 2); open && milliseconds_until(end) > 0; usleep(1000))
+      open = silent.receive();
+    EXPECT_FALSE(open) << "it is still let in after " << launch.limit / 2 << " s";
+  }
   rank.join();
   EXPECT_EQ(result.code, 3) << result.text;
-  return result.text;
-}
-
-TEST(HostsMembers, ThatSendWhatNoRankSendsAreLost) {
-  const auto expect = [](const std::function<void(Connection&)>& act) {
-    const std::string text = end_after(act);
-    EXPECT_NE(text.find("rank 1"), std::string::npos) << text;
-    EXPECT_NE(text.find("was lost: it sent what no rank sends"), std::string::npos) << text;
-  };
-  // The second barrier is next.
-  for (const std::uint64_t number : {0, 1, 3})
-    expect([&](Connection& connection) { connection.send(FrameKind::enter, bytes_of(Entry{number, no_gather, 0})); });
-  expect([](Connection& connection) { connection.send(FrameKind::enter, bytes_of(Entry{2, 5, 0}), "four"); });
-  expect([](Connection& connection) { connection.send(FrameKind::enter, "x"); });
-  expect([](Connection& connection) { connection.send(FrameKind::state, "finished"); });
-  expect([](Connection& connection) { connection.send(FrameKind::refused, "x"); });
-  expect([](Connection& connection) { connection.send(FrameKind::roster, {}); });
-  expect([](Connection& connection) { connection.send(FrameKind::word, bytes_of(PutWord{4, 1})); });
-}
-
-// Who gets into the connection of a member: what is not sealed ends it.
-TEST(HostsMembers, WhoseConnectionIsWrittenToByOthersAreLost) {
-  for (const std::string& text : {std::string("nonsense, and enough of it"), std::string(40, '\0')}) {
-    const std::string end = end_after([&](Connection& connection) { send_raw(connection, text); });
-    EXPECT_NE(end.find("was lost: it sent what is no frame of this protocol"), std::string::npos) << end;
-  }
-  const std::string end = end_after([&](Connection& connection) {
-    FrameHead head;
-    head.kind = static_cast<std::uint16_t>(FrameKind::failure);
-    head.bytes = 40;
-    send_raw(connection, std::string(bytes_of(head)) + std::string(40, 'f'));
-  });
-  EXPECT_NE(end.find("was lost: what came was not sealed by it for this connection"), std::string::npos) << end;
+  EXPECT_NE(result.text.find("rank 0 ended before the world was complete"), std::string::npos) << result.text;
 }
 
 }  // namespace

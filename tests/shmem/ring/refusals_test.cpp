@@ -207,6 +207,22 @@ void expect_fewer_contexts() {
   }
 }
 
+// A test's PEs share their memory, so that a store to one that is to be far would do no harm.
+TEST(RingContexts, HavePointersToNearPesOnly) {
+  const int code = run_threads(3, world_options, [&](World& world) {
+    Heap heap(world, heap_options);
+    Rings rings(heap, {.contexts = 2, .slots = 8, .far = 0b010});
+    const auto box = heap.array<std::uint64_t>(1);
+    MixedRing context;
+    if (!context.open(heap.handle(), 0)) return 1;
+    if (world.rank() != 0) return 0;
+    for (const std::uint32_t pe : {0u, 1u, 2u, max_pes, max_pes + 2})
+      EXPECT_EQ(context.pointer(heap.handle(), box.data(), pe) != nullptr, pe == 0 || pe == 2) << pe;
+    return 0;
+  });
+  EXPECT_EQ(code, 0);
+}
+
 // The heap has a number of contexts, and so have the rings: the smaller one counts.
 TEST(RingContexts, AreNoMoreThanTheHeapsAndTheRings) {
   expect_fewer_contexts<Ring>();

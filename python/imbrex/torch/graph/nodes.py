@@ -88,6 +88,9 @@ def cut_up(parts: Any, ranks: int) -> tuple[Node, int] | None:
     split = parts[0].args[0] if is_call(parts[0], operator.getitem) else None
     if not isinstance(split, Node) or not is_call(split, aten.split.Tensor) or len(split.users) != ranks:
         return None
+    # Parts that nothing uses are in no graph.
+    if len(split.meta["val"]) != ranks:
+        return None
     for i, part in enumerate(parts):
         if not is_call(part, operator.getitem) or part.args != (split, i) or not is_alone(part):
             return None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, ClassVar
 
@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from ..._errors import InvalidInput
 from ..autograd import Shared, recorded
+from ..extension import raise_for
 from ..groups import Group, name_of, process_group
 from ..ops import all_gather_matmul, matmul_all_reduce, matmul_reduce_scatter
 from . import megatron
@@ -85,6 +86,12 @@ class _Parallel(Sharded):
         else:
             whole = tuple(n * self._ranks if d == dim else n for d, n in enumerate(getattr(self, name).shape))
         return Part(f"{name} of {owner}", self.group_name, self._rank, self._ranks, dim, torch.Size(whole))
+
+    def _expect_parts(self, rows: Sequence[int] | None) -> None:
+        """Raises InvalidInput for rows of a layer of which each rank takes or gives all of the sequence."""
+        if rows is not None and not self.sequence_parallel:
+            error = InvalidInput(f"rows = {rows}: it must be None, since this layer has no sequence_parallel")
+            raise_for(error, self.group_name)
 
     def sharded_state_dict(self, prefix: str = "", sharded_offsets: Any = (), metadata: Any = None) -> None:
         """Raises NotImplementedError: `state_dict` has the shards."""
@@ -178,7 +185,12 @@ class ColumnParallelLinear(_Parallel):
         megatron.mark(self, asked, self.split, skip_bias_add)
 
     def forward(
-        self, x: Tensor, weight: None = None, runtime_gather_output: bool | None = None
+        self,
+        x: Tensor,
+        weight: None = None,
+        runtime_gather_output: bool | None = None,
+        *,
+        rows: Sequence[int] | None = None,
     ) -> Tensor | tuple[Tensor, Tensor | None]:
         """
         The rank's outputs, `[..., out_features/R]`, of the whole sequence; or those of all ranks.
@@ -189,12 +201,16 @@ class ColumnParallelLinear(_Parallel):
             x: the input, `[..., in_features]`.
             weight: None: the layer has its own.
             runtime_gather_output: stands for `gather_output` where it is given.
+            rows: with sequence_parallel, each rank's part of the sequence, as for `all_gather_matmul`.
         """
+        self._expect_parts(rows)
         if weight is not None:
             raise NotImplementedError(f"weight is {tuple(weight.shape)}: the layer uses its own; it must be None")
         bias = None if self.skip_bias_add else self.bias
         if self.sequence_parallel:
-            y = all_gather_matmul(x, self.weight.t(), self.group_name, gather_dim=self.sequence_dim, bias=bias)
+            y = all_gather_matmul(
+                x, self.weight.t(), self.group_name, gather_dim=self.sequence_dim, bias=bias, rows=rows
+            )
         else:
             if torch.is_grad_enabled() and x.requires_grad:
                 x = recorded(Shared, x, self.group_name)
@@ -271,12 +287,17 @@ class RowParallelLinear(_Parallel):
         self._returns_pair = skip_bias_add or config is not None
         megatron.mark(self, asked, self.split, skip_bias_add)
 
-    def forward(self, x: Tensor) -> Tensor | tuple[Tensor, Tensor | None]:
+    def forward(self, x: Tensor, *, rows: Sequence[int] | None = None) -> Tensor | tuple[Tensor, Tensor | None]:
         """
         The sum over the ranks, `[..., out_features]`: this rank's part of the sequence, or all of it.
 
         With `skip_bias_add` or a `config` a pair: the sum, and the bias that is still to be added, or None.
+
+        Args:
+            x: the input, `[..., in_features/R]`.
+            rows: with sequence_parallel, each rank's part of the sequence, as for `matmul_reduce_scatter`.
         """
+        self._expect_parts(rows)
         if not self.input_is_parallel:
             x = recorded(megatron.Parted, x, self.group_name)
         extra: dict[str, Any] = {
@@ -285,6 +306,7 @@ class RowParallelLinear(_Parallel):
             "tolerance": self.tolerance,
         }
         if self.sequence_parallel:
+            extra["rows"] = rows
             y = matmul_reduce_scatter(x, self.weight.t(), self.group_name, scatter_dim=self.sequence_dim, **extra)
         else:
             y = matmul_all_reduce(x, self.weight.t(), self.group_name, **extra)

@@ -17,13 +17,6 @@
 namespace imbrex::cuda {
 namespace {
 
-/// Tables of as many plans as an operator keeps and two more where these are small, of two where they are large: the
-/// arena grows with the plans that are met, and a trim leaves it.
-std::size_t arena_bytes(std::size_t table_bytes) {
-  constexpr std::size_t plans = 34, most = std::size_t{4} << 20;
-  return std::max(std::min(plans * table_bytes, most), 2 * table_bytes);
-}
-
 cudaStream_t new_stream() {
   cudaStream_t made = nullptr;
   IMBREX_CUDA_TRY(cudaStreamCreateWithFlags(&made, cudaStreamNonBlocking));
@@ -103,7 +96,7 @@ void CudaPool::take_beside_heap(runtime::FaultPool& faults) {
   stream_.reset(new_stream());
   after_calls_.reset(new_stream());
   passed_.reset(new_event());
-  tables_.emplace(arena_bytes(needs_.table_bytes + 16 * needs_.share.counters + 512));
+  tables_.emplace(2 * (needs_.table_bytes + 16 * needs_.share.counters + 512));
   if (options_.timeline) to_host_ = runtime::gpu_clock_to_host();
 }
 
@@ -150,6 +143,13 @@ void CudaPool::load_kernels(Type type) {
         const auto found = std::find(variants.begin(), variants.end(), &k);
         return made.workers[static_cast<std::size_t>(found - variants.begin())];
       }};
+}
+
+void CudaPool::reserve_tables(std::size_t bytes) {
+  runtime::agree(world_, [&] {
+    tables_->reserve(bytes);
+    return runtime::Terms("memory for tables").add("bytes", bytes);
+  });
 }
 
 std::vector<Type> CudaPool::types() const {
@@ -203,6 +203,11 @@ CudaPool::~CudaPool() {
     const std::lock_guard guard(calls_.lock());
     for (auto* list : {&passing_, &dropped_, &held_}) list->clear();
   }
+}
+
+bool CudaPool::has_room(execute::HeapLayout& layout) const {
+  layout.leave_out(plan::buffer_out);
+  return plans_->has_room(layout.share()) && (has_out_ || !layout.in_heap(plan::buffer_out));
 }
 
 std::size_t CudaPool::place(execute::HeapLayout& layout) {

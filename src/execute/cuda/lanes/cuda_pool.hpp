@@ -48,6 +48,8 @@ class CudaPool : public std::enable_shared_from_this<CudaPool> {
 
   /// Collective, the first time for a type; the device is idle: loads the kernels that its plans may run.
   void load_kernels(Type type);
+  /// Collective, all ranks idle. Tables of plans have so many bytes, or as many as before if that is more.
+  void reserve_tables(std::size_t bytes);
   bool has_kernels(Type type) const { return kernels_.contains(type); }
   std::vector<Type> types() const;
 
@@ -67,7 +69,8 @@ class CudaPool : public std::enable_shared_from_this<CudaPool> {
   double gpu_to_host() const { return to_host_; }
   std::size_t state_offset() const { return state_offset_; }
 
-  /// As PlanPool's, of all but the output.
+  /// As PlanPool's, of all but the output, which has room as soon as some plan's peers write it.
+  bool has_room(execute::HeapLayout& layout) const;
   std::size_t place(execute::HeapLayout& layout);
   std::size_t offset(std::size_t area) const { return plans_->offset(area); }
   std::byte* take(std::size_t bytes) { return tables_->take(bytes, stream()); }

@@ -3,9 +3,22 @@
 #include <algorithm>
 
 namespace imbrex::cuda {
+namespace {
+
+constexpr std::size_t granule = std::size_t{2} << 20;  // the driver gives no less
+
+}  // namespace
 
 TableArena::TableArena(std::size_t bytes) {
   pieces_.push_back({raw_memory(bytes), bytes, runtime::OffsetAllocator(bytes)});
+}
+
+void TableArena::reserve(std::size_t bytes) {
+  std::size_t all = 0;
+  for (const Piece& piece : pieces_) all += piece.bytes;
+  if (all >= bytes) return;
+  const std::size_t more = (bytes - all + granule - 1) / granule * granule;
+  pieces_.push_back({raw_memory(more), more, runtime::OffsetAllocator(more)});
 }
 
 std::byte* TableArena::take(std::size_t bytes, cudaStream_t stream) {

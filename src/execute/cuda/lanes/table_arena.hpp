@@ -17,6 +17,9 @@ class TableArena {
   /// Takes that many bytes from the driver. Nothing waits.
   explicit TableArena(std::size_t bytes);
 
+  /// Takes from the driver what it has less than so many bytes, while no kernel runs that waits for another rank.
+  void reserve(std::size_t bytes);
+
   /// So many bytes, aligned to 256, on the current device. Where nothing is left, it takes more in the order of
   /// `stream`, and waits for that stream alone.
   std::byte* take(std::size_t bytes, cudaStream_t stream);

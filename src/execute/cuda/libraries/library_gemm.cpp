@@ -9,8 +9,6 @@
 namespace imbrex::cuda {
 namespace {
 
-constexpr std::size_t most_workspace = std::size_t{64} << 20;
-
 cudaDataType_t type_of(Type type) {
   return type == Type::bf16   ? CUDA_R_16BF
          : type == Type::fp16 ? CUDA_R_16F

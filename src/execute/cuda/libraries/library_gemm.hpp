@@ -34,6 +34,9 @@ struct LibraryShape {
 
 class LibraryGemm {
  public:
+  /// Bytes of workspace that an algorithm may take.
+  static constexpr std::size_t most_workspace = std::size_t{64} << 20;
+
   /// Asks the library's heuristic, which depends on the shape alone: timing candidates could choose another one, and
   /// other bits, on every rank and in every run. It takes the first algorithm suggested that is `wanted`, or, where
   /// none is, the first. Throws Error(invalid_input) if it knows none.

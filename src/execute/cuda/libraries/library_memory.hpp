@@ -22,11 +22,12 @@ inline constexpr std::size_t operand_alignment = 16;
 /// those that have it.
 class SharedRoom {
  public:
-  /// At least so many bytes, the same for every plan that asks for this `place` until a larger one does.
-  std::shared_ptr<void> take(std::size_t place, std::size_t bytes) {
+  /// At least so many bytes, the same for every plan that asks for this `place` until a larger one does, which gets
+  /// `more` on top.
+  std::shared_ptr<void> take(std::size_t place, std::size_t bytes, std::size_t more = 0) {
     places_.resize(std::max(places_.size(), place + 1));
     Place& at = places_[place];
-    if (at.bytes < bytes) at = {bytes, raw_memory(bytes)};
+    if (at.bytes < bytes) at = {bytes + more, raw_memory(bytes + more)};
     return at.memory;
   }
 
@@ -72,7 +73,8 @@ class LibraryMemory {
           if (const auto* p = std::get_if<Product>(&task.work); p != nullptr && is_single_scale(p->a_scale))
             if (std::size_t& apart = apart_[static_cast<std::size_t>(p->a_scale.buffer)]; apart == nowhere)
               apart = take(static_cast<std::size_t>(buffer(p->a_scale).rows) * operand_alignment);
-    workspaces_ = room != nullptr ? room->take(0, bytes) : std::shared_ptr<void>(raw_memory(bytes));
+    // Plans of sizes between those that were surveyed may take a little more.
+    workspaces_ = room != nullptr ? room->take(0, bytes, bytes / 8) : std::shared_ptr<void>(raw_memory(bytes));
   }
 
   /// The address of the region's first element.

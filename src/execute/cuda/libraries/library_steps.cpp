@@ -91,7 +91,9 @@ void LibrarySteps::make_gemms(SharedRoom* room) {
     if (!p->bias.empty()) shape.bias_alignment = memory_.alignment(p->bias, 0);
     shape.out = {memory_.pitch(p->to), p->to_step * memory_.pitch(p->to), memory_.alignment(p->to, p->to_step)};
     gemms_.back() = std::make_unique<LibraryGemm>(libraries_.handle(), shape, p->algorithm);
-    bytes[step.stream] = std::max(bytes[step.stream], scales_at(*gemms_.back()) + moved_scale_bytes(*p));
+    // A size between those that were surveyed may have an algorithm of any workspace.
+    const std::size_t algorithms = room != nullptr ? LibraryGemm::most_workspace : scales_at(*gemms_.back());
+    bytes[step.stream] = std::max(bytes[step.stream], algorithms + moved_scale_bytes(*p));
   }
   // Behind the workspaces.
   for (std::size_t s = 0; s < bytes.size(); ++s)
