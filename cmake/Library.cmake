@@ -1,7 +1,8 @@
-# Two shared libraries of the same objects. Tests and the program link `imbrex`, which shows them everything. What is
-# installed shows the public names only: those of the classes and functions that include/imbrex/ declares, c.h's among
-# them, and of the classes of its device/, whose functions are all inline. The program of the same build finds in addition
-# its jobs, under a version that says whose they are: no header of theirs is installed.
+# What is installed shows the public names only: those of the classes and functions that include/imbrex/ declares, c.h's
+# among them, and of the classes of its device/, whose functions are all inline. The program of the same build finds in
+# addition its jobs, under a version that says whose they are: no header of theirs is installed. Tests of what is inside
+# link another library of the same objects, `imbrex`, which shows them everything. Without them there is none: under
+# link-time optimisation a link takes minutes.
 set(IMBREX_PROGRAM_HEADERS
   jobs/embedding/bench_embedding.hpp
   jobs/embedding/run_embedding.hpp
@@ -66,7 +67,11 @@ file(CONFIGURE OUTPUT ${IMBREX_EXPORTS} @ONLY CONTENT "IMBREX_@PROJECT_VERSION@ 
 IMBREX_PRIVATE {
   global: extern \"C++\" {\n@program@  };\n};\n")
 
-foreach(library imbrex imbrex_installed)
+set(libraries imbrex_installed)
+if(IMBREX_TESTS AND NOT IMBREX_TESTS STREQUAL "program")
+  list(PREPEND libraries imbrex)
+endif()
+foreach(library ${libraries})
   add_library(${library} SHARED)
   target_link_libraries(${library} PRIVATE $<BUILD_INTERFACE:imbrex_objects>)
   if(TARGET imbrex_sm80)
@@ -82,13 +87,14 @@ foreach(library imbrex imbrex_installed)
   # OpenBLAS starts no threads, and maps the memory that it is given (src/base/blas.cpp).
   target_link_options(${library} PRIVATE -Wl,--wrap=openblas_num_threads_env -Wl,--wrap=mmap)
 endforeach()
-add_library(imbrex::imbrex ALIAS imbrex)
+list(GET libraries 0 linked)
+add_library(imbrex::imbrex ALIAS ${linked})
 target_link_options(imbrex_installed PRIVATE -Wl,--version-script=${IMBREX_EXPORTS})
 # OpenSHMEM's C names (src/shmem/c), over either: they use its public names only.
 set(IMBREX_SHMEM_EXPORTS ${CMAKE_CURRENT_BINARY_DIR}/shmem_exports.map)
 file(CONFIGURE OUTPUT ${IMBREX_SHMEM_EXPORTS} @ONLY CONTENT
   "IMBREX_SHMEM_@PROJECT_VERSION@ {\n  global: shmem_*;\n    extern \"C++\" { imbrex::shmem::heap*; };\n  local: *;\n};\n")
-foreach(library imbrex imbrex_installed)
+foreach(library ${libraries})
   string(REPLACE imbrex imbrex_shmem shmem ${library})
   add_library(${shmem} SHARED)
   target_link_libraries(${shmem} PRIVATE $<BUILD_INTERFACE:imbrex_shmem_objects> ${library})
@@ -98,7 +104,8 @@ foreach(library imbrex imbrex_installed)
   set_target_properties(${shmem} PROPERTIES VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR}
     LINKER_LANGUAGE CXX LINK_DEPENDS ${IMBREX_SHMEM_EXPORTS})
 endforeach()
-add_library(imbrex::shmem ALIAS imbrex_shmem)
+string(REPLACE imbrex imbrex_shmem linked ${linked})
+add_library(imbrex::shmem ALIAS ${linked})
 set_target_properties(imbrex_shmem_installed PROPERTIES OUTPUT_NAME imbrex_shmem EXPORT_NAME shmem
   LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/installed)
 set_target_properties(imbrex_installed PROPERTIES OUTPUT_NAME imbrex EXPORT_NAME imbrex LINK_DEPENDS ${IMBREX_EXPORTS}
