@@ -22,8 +22,12 @@ set_target_properties(imbrex_installed imbrex_shmem_installed PROPERTIES INSTALL
 file(RELATIVE_PATH lib_from_bin ${CMAKE_INSTALL_FULL_BINDIR} ${CMAKE_INSTALL_FULL_LIBDIR})
 set_target_properties(imbrex_cli PROPERTIES INSTALL_RPATH "$ORIGIN/${lib_from_bin}")
 install(TARGETS imbrex_cli RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
-# All that must be built before an installation. The Python package installs, and builds no more than this.
-add_custom_target(imbrex_package DEPENDS imbrex_installed imbrex_shmem_installed imbrex_cli)
+# All that must be built before an installation. The Python package installs, and builds no more than this; it links the
+# library by this name.
+add_custom_target(imbrex_package
+  COMMAND ${CMAKE_COMMAND} -E make_directory ${CMAKE_BINARY_DIR}/package
+  COMMAND ${CMAKE_COMMAND} -E create_symlink $<TARGET_FILE:imbrex_installed> ${CMAKE_BINARY_DIR}/package/libimbrex.so
+  DEPENDS imbrex_installed imbrex_shmem_installed imbrex_cli)
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/imbrex DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PATTERN "*.hpp" PATTERN "*.cuh" PATTERN "*.h")
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/machines DESTINATION ${CMAKE_INSTALL_DATADIR}/imbrex FILES_MATCHING PATTERN "*.json")
 # `imbrex bench all`, and the scripts that it starts.

@@ -1,8 +1,8 @@
 # What is installed shows the public names only: those of the classes and functions that include/imbrex/ declares, c.h's
 # among them, and of the classes of its device/, whose functions are all inline. The program of the same build finds in
 # addition its jobs, under a version that says whose they are: no header of theirs is installed. Tests of what is inside
-# link another library of the same objects, `imbrex`, which shows them everything. Without them there is none: under
-# link-time optimisation a link takes minutes.
+# link another library of the same objects, `imbrex`, which shows them everything. Without them there is none, since a
+# link takes minutes under link-time optimisation: what is installed lies in lib/ then, beside the program's bin/.
 set(IMBREX_PROGRAM_HEADERS
   jobs/embedding/bench_embedding.hpp
   jobs/embedding/run_embedding.hpp
@@ -70,6 +70,9 @@ IMBREX_PRIVATE {
 set(libraries imbrex_installed)
 if(IMBREX_TESTS AND NOT IMBREX_TESTS STREQUAL "program")
   list(PREPEND libraries imbrex)
+  set(installed_folder ${CMAKE_BINARY_DIR}/installed)
+else()
+  set(installed_folder ${CMAKE_LIBRARY_OUTPUT_DIRECTORY})
 endif()
 foreach(library ${libraries})
   add_library(${library} SHARED)
@@ -107,6 +110,6 @@ endforeach()
 string(REPLACE imbrex imbrex_shmem linked ${linked})
 add_library(imbrex::shmem ALIAS ${linked})
 set_target_properties(imbrex_shmem_installed PROPERTIES OUTPUT_NAME imbrex_shmem EXPORT_NAME shmem
-  LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/installed)
+  LIBRARY_OUTPUT_DIRECTORY ${installed_folder})
 set_target_properties(imbrex_installed PROPERTIES OUTPUT_NAME imbrex EXPORT_NAME imbrex LINK_DEPENDS ${IMBREX_EXPORTS}
-  LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/installed)
+  LIBRARY_OUTPUT_DIRECTORY ${installed_folder})

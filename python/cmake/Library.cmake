@@ -68,7 +68,7 @@ if(configure)
   endif()
 endif()
 
-set(IMBREX_LIBRARY ${IMBREX_BUILD}/installed/libimbrex.so)
+set(IMBREX_LIBRARY ${IMBREX_BUILD}/package/libimbrex.so)
 add_custom_target(imbrex_library ALL
   COMMAND ${CMAKE_COMMAND} --build ${IMBREX_BUILD} --target imbrex_package
   BYPRODUCTS ${IMBREX_LIBRARY} USES_TERMINAL VERBATIM)
