@@ -1,6 +1,6 @@
-// The checker refutes plans that were broken on purpose. Each mutant is also run without the check, with delays and
-// over several epochs; those that came out wrong or got stuck must all have been refuted. A mutant that breaks the
-// format cannot be run, so it says nothing of the checker and another takes its place.
+// The checker refutes plans that were broken on purpose. Mutants are also run without the check, with delays and over
+// several epochs: what it accepts must come out right. Of what it refutes, one in four runs, which shows that mutants do
+// harm. A mutant that breaks the format cannot be run, so it says nothing of the checker and another takes its place.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -24,7 +24,7 @@ int run_mutant(const Plan& plan, std::uint64_t seed, double wait_limit) {
 }
 
 struct Tally {
-  int made = 0, refuted = 0, harmful = 0, harmful_refuted = 0;
+  int made = 0, refuted = 0, refuted_run = 0, harmful = 0;  // harmful: of refuted_run
 };
 
 struct Mutant {
@@ -83,17 +83,17 @@ void expect_refuted(int mutants, const Origin& origin) {
       test::Random random(seed * 1000003 + static_cast<std::uint64_t>(i));
       const Mutant m = make_mutant(random, origin);
       const auto finding = check(m.plan);
-      int code = run_mutant(m.plan, seed + static_cast<std::uint64_t>(i) + 1, 0.15);
+      const bool runs = !finding || i % 4 == 0;
+      int code = runs ? run_mutant(m.plan, seed + static_cast<std::uint64_t>(i) + 1, 0.15) : 0;
       // A busy machine can make a sound plan look stuck.
       if (code != 0 && !finding) code = run_mutant(m.plan, seed + static_cast<std::uint64_t>(i) + 1, 10);
-      const bool harmful = code != 0;
       const std::lock_guard lock(mutex);
       Tally& tally = tallies[test::name_of(m.kind)];
       ++tally.made;
       tally.refuted += finding.has_value();
-      tally.harmful += harmful;
-      tally.harmful_refuted += harmful && finding;
-      if (harmful && !finding)
+      tally.refuted_run += finding && runs;
+      tally.harmful += finding && code != 0;
+      if (code != 0 && !finding)
         misses.push_back(fmt::format("{} {} in {}", test::name_of(m.kind), m.where, test::describe(m.origin)));
     }
   };
@@ -102,17 +102,19 @@ void expect_refuted(int mutants, const Origin& origin) {
     for (int i = 0; i < lanes; ++i) threads.emplace_back(work);
   }
   Tally total;
-  fmt::print("{:<15} {:>6} {:>8} {:>8} {:>16}\n", "mutation", "made", "refuted", "harmful", "harmful refuted");
+  const auto print = [](std::string_view name, const Tally& t) {
+    fmt::print("{:<15} {:>6} {:>8} {:>16} {:>8}\n", name, t.made, t.refuted, t.refuted_run, t.harmful);
+  };
+  fmt::print("{:<15} {:>6} {:>8} {:>16} {:>8}\n", "mutation", "made", "refuted", "of these run", "harmful");
   for (const auto& [name, t] : tallies) {
-    fmt::print("{:<15} {:>6} {:>8} {:>8} {:>16}\n", name, t.made, t.refuted, t.harmful, t.harmful_refuted);
-    total.made += t.made, total.refuted += t.refuted, total.harmful += t.harmful,
-        total.harmful_refuted += t.harmful_refuted;
+    print(name, t);
+    total.made += t.made, total.refuted += t.refuted, total.refuted_run += t.refuted_run, total.harmful += t.harmful;
   }
-  fmt::print("{:<15} {:>6} {:>8} {:>8} {:>16}\n", "all", total.made, total.refuted, total.harmful,
-             total.harmful_refuted);
+  print("all", total);
   for (const std::string& miss : misses) fmt::print("missed: {}\n", miss);
-  EXPECT_GE(total.harmful, mutants / 3) << "too few mutants do harm for the figure to mean anything";
-  EXPECT_EQ(total.harmful_refuted, total.harmful);
+  EXPECT_TRUE(misses.empty());
+  EXPECT_GE(total.refuted, mutants / 3);
+  EXPECT_GE(total.harmful, total.refuted_run / 3) << "too few mutants do harm for the figure to mean anything";
 }
 
 TEST(Mutation, CheckerRefutesWhatRunsWrongOrSticks) { expect_refuted(1000, {}); }
