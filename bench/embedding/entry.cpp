@@ -54,16 +54,19 @@ class Joint {
     IMBREX_CUDA_TRY(cudaHostAlloc(&fault, sizeof *fault_, cudaHostAllocMapped));
     fault_ = static_cast<imbrex::device::Fault*>(std::memset(fault, 0, sizeof *fault_));
     auto* states = static_cast<imbrex::device::State*>(state_.get());
-    peers_.group = {states,
-                    reinterpret_cast<std::byte*>(states),
-                    sizeof(imbrex::device::State),
-                    10'000'000'000u,
-                    fault_,
-                    0,
-                    static_cast<std::uint32_t>(ranks),
-                    look_up_.blocks(),
-                    0,
-                    0};
+    constexpr std::uint32_t limit = imbrex::device::ticks_of(10'000'000'000);
+    peers_.group = {.own = states,
+                    .states = reinterpret_cast<std::byte*>(states),
+                    .stride = sizeof(imbrex::device::State),
+                    .limit = limit,
+                    .entry_limit = 0,
+                    .look_after = limit,
+                    .fault = fault_,
+                    .rank = 0,
+                    .ranks = static_cast<std::uint32_t>(ranks),
+                    .readers = look_up_.blocks(),
+                    .pause_seed = 0,
+                    .max_pause_ns = 0};
     auto* done = reinterpret_cast<std::uint32_t*>(states + ranks);
     for (std::size_t d = 0; d < ranks; ++d)
       peers_.to.push_back({nullptr, done + d * static_cast<std::size_t>(shape.slices), nullptr, 0, 0});

@@ -152,7 +152,8 @@ imbrex_status imbrex_world_ask(imbrex_world* world, const char* field, const cha
 imbrex_status imbrex_world_skip_call(imbrex_world* world, const char* reason) IMBREX_NOEXCEPT;
 
 /// IMBREX_INVALID_INPUT, once for each, where a peer refused a call that this rank had queued: its outputs mean
-/// nothing. The next call says so, too. For the thread that makes the world's calls.
+/// nothing. The next call says so, too. IMBREX_RUNTIME_FAILURE where the world, or a collective of it on the GPU, is
+/// known to have failed. For the thread that makes the world's calls.
 imbrex_status imbrex_world_check_calls(imbrex_world* world) IMBREX_NOEXCEPT;
 
 /// Collective: gives GPU memory of the world's operators and collectives back to the driver until the next call, or

@@ -3,6 +3,7 @@
 
 #include "c/convert.hpp"
 #include "c/error.hpp"
+#include "collectives/backend.hpp"
 #include "imbrex/ops.hpp"
 #include "runtime/calls.hpp"
 
@@ -148,6 +149,7 @@ imbrex_status imbrex_world_skip_call(imbrex_world* world, const char* reason) no
 imbrex_status imbrex_world_check_calls(imbrex_world* world) noexcept {
   return guarded([&] {
     World& own = *c::world_object(world).world;
+    collectives::check_gpus(own);
     own.throw_if_failed();
     runtime::calls_of(own).expect_none_refused();
   });

@@ -77,6 +77,8 @@ std::unique_ptr<ExchangeBackend> make_cuda_exchange(World& world, ExchangeKind k
 
 /// Whether the world has collectives on GPUs, the same on every rank.
 bool are_on_gpus(World& world);
+/// Throws the world's failure where a call of those is known to have failed.
+void check_gpus(World& world);
 /// Collective, as imbrex::trim and imbrex::restore: the workspace of those, if there are any.
 void trim_gpus(World& world);
 void restore_gpus(World& world);

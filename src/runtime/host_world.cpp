@@ -7,6 +7,7 @@
 #include <new>
 
 #include "base/check.hpp"
+#include "base/clock.hpp"
 #include "base/environment.hpp"
 #include "runtime/attachment.hpp"
 #include "runtime/one_process.hpp"
@@ -96,6 +97,7 @@ HostWorld::HostWorld(std::shared_ptr<Segment> segment, int rank, const WorldOpti
       links_(std::move(links)),
       control_(segment_->block(), rank, links_.get()),
       calls_(*this, control_, rank),
+      told_(segment_->block().size),
       heap_({segment_->heap.data(), segment_->block().heap_stride, rank}, segment_->block().heap_stride) {
   control_.set_pid(rank, pid_);
   control_.set_process(own_process());
@@ -157,8 +159,24 @@ std::vector<int> late_ranks(World& world, Counted counted) {
 }
 
 void tell_late(World& world, const std::vector<int>& late, std::string_view what) noexcept {
-  const std::string names = dynamic_cast<HostWorld&>(world).control().list(late);
-  tell_late(world.rank(), names, late.size(), what, world.options().entry_limit);
+  dynamic_cast<HostWorld&>(world).tell_late(late, what);
+}
+
+// A wait tells only after the wait limit: a word that is not as old was of the same lateness.
+void HostWorld::tell_late(const std::vector<int>& late, std::string_view what) noexcept try {
+  const double now = base::monotonic_seconds();
+  std::vector<int> untold;
+  {
+    const std::lock_guard guard(told_lock_);
+    for (const int r : late) {
+      std::optional<double>& last = told_[static_cast<std::size_t>(r)];
+      if (last && now - *last < options_.wait_limit) continue;
+      last = now;
+      untold.push_back(r);
+    }
+  }
+  if (!untold.empty()) runtime::tell_late(rank_, control_.list(untold), untold.size(), what, options_.entry_limit);
+} catch (...) {  // the wait goes on without words
 }
 
 Calls& calls_of(World& world) { return dynamic_cast<HostWorld&>(world).calls(); }

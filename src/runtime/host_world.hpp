@@ -3,6 +3,8 @@
 #pragma once
 
 #include <memory>
+#include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -64,6 +66,8 @@ class HostWorld final : public World {
   std::shared_ptr<void>& stream_order() { return stream_order_; }
   std::shared_ptr<void>& collectives() { return collectives_; }
   Links* links() { return links_.get(); }
+  /// Prints that those ranks have not come to `what`: see tell_late.
+  void tell_late(const std::vector<int>& late, std::string_view what) noexcept;
 
  private:
   /// A child that the program forked has a copy of this object, but it is no rank.
@@ -79,6 +83,8 @@ class HostWorld final : public World {
   std::unique_ptr<Links> links_;  // before what uses it
   Control control_;
   Calls calls_;
+  std::mutex told_lock_;
+  std::vector<std::optional<double>> told_;  // of each rank that was late, when that was told last
   HostHeap heap_;
   std::unique_ptr<Watcher> watcher_;
   std::shared_ptr<void> stream_order_, collectives_, attachment_;
@@ -101,7 +107,8 @@ bool has_failed(World& world) noexcept;
 void enter(World& world, Counted counted, std::uint32_t count = 1);
 /// The ranks that have not come to what this one came to last.
 std::vector<int> late_ranks(World& world, Counted counted);
-/// Prints that those ranks have not come to `what`, and how long this one waits for them.
+/// Prints that those ranks have not come to `what`, and how long this one waits for them; but of none twice that is
+/// late once, which several waits may notice. Any thread.
 void tell_late(World& world, const std::vector<int>& late, std::string_view what) noexcept;
 
 /// Runs `body` as `world`'s rank: an exception fails the world, is printed, and becomes an exit code.

@@ -127,9 +127,9 @@ def test_under_compile(ranks):
 
 @pytest.mark.parametrize("name", ("memory", "any_m"))
 def test_measurements_say_what_they_need(name):
-    """Without a GPU for each rank there is nothing to measure."""
+    """Without a GPU there is nothing to measure."""
     script = Path(__file__).resolve().parents[2] / f"bench/python/{name}.py"
     environment = {**os.environ, "PYTHONPATH": str(Path(imbrex.__file__).parents[1]), "CUDA_VISIBLE_DEVICES": ""}
     command = [*torchrun(2), str(script), "--out", os.devnull]
     done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120, check=False)
-    assert done.returncode != 0 and "a GPU for each of 2 ranks is needed, and 0 are there" in done.stderr, done.stderr
+    assert done.returncode != 0 and f"{name}.py: no GPU was found" in done.stderr, done.stderr

@@ -100,7 +100,7 @@ def lists_compiled() -> None:
     op = torch.ops.imbrex.all_gather_matmuls.default
     for dim, keep in ((0, True), (1, False)):
         a = torch.ones((3, 2, 8) if dim == 0 else (2, 3, 8)).movedim(dim, 0).contiguous().movedim(0, dim)
-        b, b1 = torch.ones(8, 3), torch.ones(8, 5)
+        b, b1 = torch.ones(8, 4), torch.ones(8, 12)
         real = op(a, b, b1, None, group.group_name, dim, None, None, None, keep)
         with FakeTensorMode() as mode:
             of_mode = [mode.from_tensor(one) for one in (a, b, b1)]
@@ -112,7 +112,7 @@ def lists_compiled() -> None:
         gathered, (first, second) = it.all_gather_matmul(x, [gate, up], group, return_gathered=True)
         return first.relu() * second, gathered
 
-    x, gate, up = (torch.arange(float(m * n)).reshape(m, n) % 5 for m, n in ((4, 8), (8, 6), (8, 6)))
+    x, gate, up = (torch.arange(float(m * n)).reshape(m, n) % 5 for m, n in ((4, 8), (8, 12), (8, 12)))
     with torch.no_grad():
         want = layer(x, gate, up)
         before = extension.calls()["all_gather_matmul"]

@@ -13,6 +13,7 @@ pytest.importorskip("torch")
 
 import torch
 import torch.distributed as dist
+from device_for_tests import backend_of
 from pool import Pool
 from torch.distributed.device_mesh import init_device_mesh
 
@@ -28,7 +29,7 @@ def begin_again(folder: str, number: int, rank: int, size: int) -> None:
         dist.destroy_process_group()
         with pytest.raises(RuntimeError, match=name):  # torch has forgotten it, too
             torch._C._distributed_c10d._resolve_process_group(name)
-    dist.init_process_group("gloo", init_method=f"file://{folder}/{number}", rank=rank, world_size=size)
+    dist.init_process_group(backend_of(rank), init_method=f"file://{folder}/{number}", rank=rank, world_size=size)
 
 
 def expect_order(group: Any) -> None:

@@ -198,22 +198,22 @@ def test_codecs(ranks):
 def jacobians() -> None:
     """jacfwd calls once for all directions; a Hessian-vector product is forward over reverse."""
     group, rank = group_of(0, 1, 2, 3), dist.get_rank()
-    x = drawn((2, 3), 5)
-    b = drawn((RANKS, 3, 2), 6)
+    x = drawn((2, 4), 5)
+    b = drawn((RANKS, 4, 4), 6)
     got = torch.func.jacfwd(lambda a: it.matmul_all_reduce(a, b[rank], group))(x)
     want = torch.func.jacfwd(lambda a: sum(a @ b[r] for r in range(RANKS)))(x)
     near(got, want, "jacfwd")
     got = torch.func.jacfwd(lambda a: it.all_reduce(a, group))(x)
-    near(got, RANKS * torch.eye(6).reshape(2, 3, 2, 3), "jacfwd of all_reduce")
+    near(got, RANKS * torch.eye(8).reshape(2, 4, 2, 4), "jacfwd of all_reduce")
     # d/dw of the tangent of (a w) along a': a'^T dy.
-    slope = drawn((2, 3), 8 + rank)
+    slope = drawn((2, 4), 8 + rank)
     weight = b[rank].clone().requires_grad_()
     with forward_ad.dual_level():
         y = it.matmul_all_reduce(forward_ad.make_dual(x, slope), weight, group)
         tangent = forward_ad.unpack_dual(y).tangent
         near(tangent.detach(), it.matmul_all_reduce(slope, b[rank], group), "tangent")
         tangent.sum().backward()
-    near(weight.grad, slope.t() @ torch.ones(2, 2), "gradient of a tangent")
+    near(weight.grad, slope.t() @ torch.ones(2, 4), "gradient of a tangent")
 
 
 def test_jacobians_and_gradients_of_tangents(ranks):

@@ -13,6 +13,7 @@ pytest.importorskip("torch")
 
 import torch
 import torch.distributed as dist
+from device_for_tests import DEVICE
 from groups_for_tests import group_of
 
 import imbrex
@@ -155,8 +156,12 @@ def logged() -> list[str]:
 
 
 def test_one_line_a_group(ranks):
-    said = "Imbrex runs its operators, for ranks [1, 3], on the CPU"
-    assert ranks.run(logged) == [[], [said], [], []]
+    place = {
+        ("cpu", 0): "the CPU",
+        ("cuda", 1): "one GPU, 2 ranks on it",
+        ("cuda", 2): "one GPU, 2 ranks on it",  # ranks 1 and 3 have one of two
+    }.get((DEVICE, torch.cuda.device_count() if DEVICE == "cuda" else 0), "2 GPUs")
+    assert ranks.run(logged) == [[], [f"Imbrex runs its operators, for ranks [1, 3], on {place}"], [], []]
 
 
 def outside_of_a_mesh() -> str:

@@ -25,7 +25,7 @@ import imbrex
 import imbrex.torch as it
 from imbrex.torch.parallel import ColwiseParallel, RowwiseParallel
 
-RANKS, ROWS, DEPTH, COLUMNS = 4, 8, 16, 8
+RANKS, ROWS, DEPTH, COLUMNS = 4, 8, 32, 32
 
 
 def mesh_of_all() -> DeviceMesh:

@@ -17,12 +17,10 @@ pytest.importorskip("torch")
 import torch
 import torch.distributed as dist
 from bags_for_tests import Problem, bags_of, bags_within, divided, draw, integers, looked_up, module_of, own_shards
-from device_for_tests import DEVICE
 from groups_for_tests import group_of
 from test_refusals import SOON, told
 from torch import Tensor
 
-import imbrex
 import imbrex.torch as it
 from imbrex.torch.nn import Bags, ShardedEmbeddingBag
 
@@ -154,10 +152,6 @@ def refused() -> None:
         for text, call in wrong_calls(bag, rank):
             begin = time.monotonic()
             found = told(call, group)
-            if DEVICE == "cuda" and not found:
-                with pytest.raises(imbrex.InvalidInput) as caught:
-                    bag.report()
-                found = str(caught.value)
             seconds = time.monotonic() - begin
             assert text in found, (text, found)
             assert seconds < SOON, (text, seconds)

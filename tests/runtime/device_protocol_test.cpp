@@ -137,6 +137,7 @@ TEST(DeviceProtocol, ALateRankIsWaitedForAndToldOfOnce) {
     for (std::uint32_t epoch = 0; epoch < 2; ++epoch) {
       if (g.rank == 2) std::this_thread::sleep_for(std::chrono::seconds(1));
       ASSERT_EQ(device::read_epoch(g), epoch);
+      device::enter_epoch(g, epoch);
       for (std::uint32_t r = 0; r < g.ranks; ++r) device::post_add(g, &device::at_rank(g, &own, r)->counter, 1);
       EXPECT_TRUE(device::wait_for<attentive>(g, &own.counter, 3 * (epoch + 1), [&](Fault& fault, std::uint32_t) {
         EXPECT_EQ(fault.told, 0u);
@@ -161,8 +162,8 @@ TEST(DeviceProtocol, ALateRankIsWaitedForUntilTheEntryLimit) {
   Ranks ranks(3, 50'000'000);
   Group g = ranks.group(0);
   g.entry_limit = device::ticks_of(400'000'000);
-  device::read_epoch(ranks.group(2));
-  device::read_epoch(g);
+  device::enter_epoch(ranks.group(2), 0);
+  device::enter_epoch(g, 0);
   const std::uint64_t begin = device::now_ns();
   EXPECT_FALSE(device::wait_for<attentive>(g, &ranks.part(0).counter, 1, [](Fault&, std::uint32_t) {}));
   EXPECT_GE(device::now_ns() - begin, 400'000'000u);
@@ -175,17 +176,17 @@ TEST(DeviceProtocol, ALateRankIsWaitedForUntilTheEntryLimit) {
 TEST(DeviceProtocol, ALostPostEndsAWaitWhereAllHaveEntered) {
   for (const bool late : {false, true}) {
     Ranks ranks(2, 200'000'000);
-    ranks.part(0).state.epoch = ranks.part(1).state.epoch = 0xffffffff;  // the count of epochs wraps
+    constexpr std::uint64_t epoch = 0xffffffff;  // the count of epochs wraps
     ranks.part(1).state.entered = 0xffffffff;
     ranks.part(0).state.told = 7;
     Group g = ranks.group(0);
     g.entry_limit = device::ticks_of(60'000'000'000);
     g.look_after = g.limit / 16;
-    device::read_epoch(g);
+    device::enter_epoch(g, epoch);
     const std::uint64_t begin = device::now_ns();
     std::jthread peer([&] {
       if (late) std::this_thread::sleep_for(std::chrono::seconds(1));
-      device::read_epoch(ranks.group(1));
+      device::enter_epoch(ranks.group(1), epoch);
     });
     if (!late) peer.join();
     EXPECT_FALSE(device::wait_for<attentive>(g, &ranks.part(0).counter, 1, [](Fault&, std::uint32_t) {}));

@@ -243,7 +243,9 @@ def connect(
 def _described(gpus: list[str], sharing: int) -> str:
     if not all(gpus):
         return "the CPU"
-    return f"{len(set(gpus))} GPUs" + (f", of which {sharing} ranks share one" if sharing > 1 else "")
+    count = len(set(gpus))
+    where, each = ("one GPU", "it") if count == 1 else (f"{count} GPUs", "each")
+    return where + (f", {sharing} ranks on {each}" if sharing > 1 else "")
 
 
 def world_of(name: str) -> World:

@@ -28,6 +28,7 @@ std::unique_ptr<collectives::RmsNormBackend> collectives::make_cuda_all_reduce_r
 }
 
 bool collectives::are_on_gpus(World&) { return false; }
+void collectives::check_gpus(World&) {}
 void collectives::trim_gpus(World&) {}
 void collectives::restore_gpus(World&) {}
 

@@ -282,6 +282,10 @@ namespace imbrex {
 
 bool collectives::are_on_gpus(World& world) { return cuda::collectives_there(world) != nullptr; }
 
+void collectives::check_gpus(World& world) {
+  if (auto* there = cuda::collectives_there(world)) there->look();
+}
+
 void collectives::trim_gpus(World& world) {
   if (auto* there = cuda::collectives_there(world)) there->trim();
 }

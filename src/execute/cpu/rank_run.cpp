@@ -90,8 +90,8 @@ Report RankRun::run(const Addresses& operands, std::uint64_t epoch, std::span<co
   hold_back(epoch);
   std::vector<std::atomic<std::size_t>> heads(plan_->ranks[static_cast<std::size_t>(world_.rank())].queues.size());
   std::vector<OpenProduct> products(heads.size());
-  std::atomic<bool> stop = false, told = false;
-  RankEpoch shared{*plan_, layout_, *memory_, world_, options_, collectives_, heads, products, stop, told, epoch};
+  std::atomic<bool> stop = false;
+  RankEpoch shared{*plan_, layout_, *memory_, world_, options_, collectives_, heads, products, stop, epoch};
   std::vector<std::unique_ptr<Worker>> workers;
   for (int i = 0; i < std::max(1, options_.workers); ++i) workers.push_back(std::make_unique<Worker>(shared, i));
   run_all(workers, stop);

@@ -88,8 +88,7 @@ void Worker::idle(runtime::BoundedWait& wait, int& rounds) {
   switch (wait.judge(base::monotonic_seconds(), look)) {
     case going_on: break;
     case tell_of_late:
-      if (!shared_.told.exchange(true))
-        runtime::tell_late(shared_.world, late, execute::call_text(shared_.world, shared_.plan.problem));
+      runtime::tell_late(shared_.world, late, execute::call_text(shared_.world, shared_.plan.problem));
       break;
     case late_rank: fail(diagnose(limits.entry_limit));
     case lost: fail(diagnose(limits.wait_limit));

@@ -67,7 +67,6 @@ struct RankEpoch {
   std::vector<std::atomic<std::size_t>>& heads;                      // by queue: the next task to take
   std::vector<OpenProduct>& products;                                // by queue
   std::atomic<bool>& stop;                                           // another worker failed
-  std::atomic<bool>& told;                                           // a worker has told who is late
   std::uint64_t epoch = 0;
 };
 

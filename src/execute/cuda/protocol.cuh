@@ -49,8 +49,10 @@ __device__ __forceinline__ Epoch epoch_of(const Protocol& p, std::uint64_t e) {
           static_cast<std::uint32_t>(e & 1), e};
 }
 
-/// Called by one thread of each block, after read_epoch and once its result is in use. There are `readers` blocks.
+/// Called by one thread of each block, after read_epoch and once its result is in use: enters the epoch, too. There are
+/// `readers` blocks.
 __device__ __forceinline__ void advance_epoch(const Protocol& p, std::uint64_t number) {
+  if (blockIdx.x == 0) device::enter_epoch(p, number);
   const bool takes_turns = p.turns.bases != nullptr;
   if (takes_turns) settle_last_epoch(p.turns, number, blockIdx.x, p.readers);
   if (p.self_advancing == 0u || !device::advance_epoch(p, number)) return;

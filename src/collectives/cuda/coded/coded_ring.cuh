@@ -38,7 +38,6 @@ class CodedRing : CodedRank<type, false> {
       : Base(args), stages_(2 * c_.ranks - 1), ring_(progress) {}
 
   __device__ __forceinline__ void run() {
-    enter(c_, state_);
     well_ = __all_sync(whole_warp, well_);
     const bool posts = threadIdx.x >= workers_;
     for (std::uint32_t round = 0; round < a_.chunks + stages_ - 1; ++round) {

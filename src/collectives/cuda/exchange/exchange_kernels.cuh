@@ -16,7 +16,6 @@ class PacketExchange {
       : a_(args), c_(args.comm), state_(read_state(c_)), well_(begins_well(c_)) {}
 
   __device__ __forceinline__ void run() {
-    enter(c_, state_);
     constexpr std::uint64_t lag = 2;
     const std::uint64_t packets = (a_.bytes + packet_bytes - 1) / packet_bytes,
                         begin = std::uint64_t{blockIdx.x} * blockDim.x + threadIdx.x,

@@ -57,7 +57,6 @@ class RowWork {
         thread_(args.cluster > 1 ? block_in_cluster() * blockDim.x + threadIdx.x : threadIdx.x % args.row.threads),
         single_(args.row.packets <= strip * args.row.threads),
         well_(begins_well(c_)) {
-    enter(c_, state_);
 #pragma unroll
     for (std::uint32_t k = 0; k < strip; ++k)
       if (has(0, k) && !a_.fp32_weight) weight_[k] = load_elements<type>(row_of(a_.weight, 0), packet_of(0, k));

@@ -26,7 +26,6 @@ __global__ void __launch_bounds__(vote_threads, 1) vote(const __grid_constant__ 
   device::wait_for_stream();
   const Comm& c = a.comm;
   const BlockState state = read_state(c);
-  enter(c, state);
   const bool well = begins_well(c);
   const BlockView<type> in{static_cast<std::byte*>(const_cast<void*>(a.in)), a.count,
                            reinterpret_cast<std::uint64_t>(a.in) % 16 == 0};

@@ -43,20 +43,11 @@ __device__ __forceinline__ bool begins_well(const Comm& c) {
   return abort == 0u || !device::given_up(c, false);
 }
 
-/// By every thread of a block of a kernel that has something to do: peers see that this rank has entered the epoch.
-__device__ __forceinline__ void enter(const Comm& c, const BlockState& s) {
-  if (threadIdx.x == 0) device::enter_epoch(c, s.epoch);
-}
-
-/// By every thread of a block: enters the epoch, if this kernel has anything to do in it, and says whether. The same
-/// for all blocks of all ranks.
+/// Whether this kernel has anything to do. The same for all blocks of all ranks.
 __device__ __forceinline__ bool is_turn(const Comm& c, const BlockState& s) {
-  if (c.turn != Turn::always) {
-    const bool exact = *const_cast<const volatile std::uint64_t*>(&state_of(c, c.rank).exact_epoch) == s.epoch;
-    if (exact != (c.turn == Turn::if_exact)) return false;
-  }
-  enter(c, s);
-  return true;
+  if (c.turn == Turn::always) return true;
+  const bool exact = *const_cast<const volatile std::uint64_t*>(&state_of(c, c.rank).exact_epoch) == s.epoch;
+  return exact == (c.turn == Turn::if_exact);
 }
 
 /// By every thread of a block, once. `rooms`: what the block posted to each peer's `room` in this call.
@@ -68,7 +59,10 @@ __device__ __forceinline__ void end_epoch(const Comm& c, const BlockState& s, st
     blocks[blockIdx.x].rooms = s.rooms + rooms;
   }
   if (blockIdx.x != 0) return;
-  if (threadIdx.x == 0) state_of(c, c.rank).reports[(s.epoch + 1) & 1] = {};
+  if (threadIdx.x == 0) {
+    state_of(c, c.rank).reports[(s.epoch + 1) & 1] = {};
+    device::enter_epoch(c, s.epoch);  // where no wait of it was long
+  }
   for (std::uint32_t b = gridDim.x + threadIdx.x; b < max_comm_blocks; b += blockDim.x) blocks[b].epoch = s.epoch + 1;
 }
 
@@ -97,22 +91,26 @@ struct Place {
 /// thousand.
 inline constexpr device::Cadence cadence{.pause = 0, .look = 64, .ask = 1024};
 
-/// Bounds a loop of polls: asked after a poll that failed, says whether to go on. where() is a Place.
+/// Bounds a loop of polls: asked after a poll that failed, says whether to go on. where() is a Place. A rank enters an
+/// epoch when a wait of it has become long, or with its end: a store at its beginning would hold up what is sent.
 class BoundedPolls {
  public:
   template <typename Where>
   __device__ __forceinline__ bool left(const Comm& c, std::uint64_t epoch, Where&& where) {
-    return polls_.left(c, [&](device::Fault& fault) {
-      const Place place = where();
-      fault.kind = static_cast<std::uint32_t>(place.step);
-      fault.place[0] = place.peer;
-      fault.place[1] = blockIdx.x;
-      fault.place[2] = static_cast<std::uint32_t>(place.packet);
-      fault.place[3] = static_cast<std::uint32_t>(place.packet >> 32);
-      fault.expected = place.expected;
-      fault.seen = place.seen;
-      fault.epoch = epoch;
-    });
+    return polls_.left(
+        c,
+        [&](device::Fault& fault) {
+          const Place place = where();
+          fault.kind = static_cast<std::uint32_t>(place.step);
+          fault.place[0] = place.peer;
+          fault.place[1] = blockIdx.x;
+          fault.place[2] = static_cast<std::uint32_t>(place.packet);
+          fault.place[3] = static_cast<std::uint32_t>(place.packet >> 32);
+          fault.expected = place.expected;
+          fault.seen = place.seen;
+          fault.epoch = epoch;
+        },
+        [&] { device::enter_epoch(c, epoch); });
   }
 
  private:

@@ -41,8 +41,7 @@ using CommCounters = std::uint32_t[max_comm_ranks][max_comm_blocks];
 /// [stage of a ring][block]
 using RingCounters = std::uint32_t[2 * max_comm_ranks - 1][max_comm_blocks];
 
-/// Zero at first. The state's words are shared by all kernels; its `epoch` and `readers` are not used: see above. Each
-/// block stores its `entered`.
+/// Zero at first. The state's words are shared by all kernels; its `epoch` and `readers` are not used: see above.
 struct alignas(256) CommState {
   device::State state;
   /// The epoch of the last call that was voted on and goes the exact way. Written by this rank's vote.

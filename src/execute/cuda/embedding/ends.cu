@@ -12,10 +12,11 @@ __global__ void __launch_bounds__(threads) enter(const __grid_constant__ EndsArg
   const std::uint64_t epoch = device::read_epoch(a.group);
   device::pause_for_tests(a.group, epoch, 1, rank);
   device::post_add(a.group, device::at_rank(a.group, a.entered + a.group.rank * a.step, rank), 1u);
+  device::enter_epoch(a.group, epoch);
 }
 
 __global__ void __launch_bounds__(threads) arrive(const __grid_constant__ EndsArgs a) {
-  const std::uint64_t read = device::current_epoch(a.group), next = a.advances ? read + 1 : read;
+  const std::uint64_t read = device::read_epoch(a.group), next = a.advances ? read + 1 : read;
   __syncthreads();
   const std::uint32_t slice = threadIdx.x;
   if (slice < a.slices && a.posts > 0) {

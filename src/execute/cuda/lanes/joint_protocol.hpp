@@ -57,6 +57,7 @@ IMBREX_DEVICE bool run_joint(const JointArgs& args) {
     fault.epoch = number;
   };
   bool sound = !device::given_up(p, false);
+  device::enter_epoch(p, number);
   if (sound) {
     device::pause_for_tests(p, number, args.queue * 0x10000u + args.task, args.step_and_one);
     if (args.post_count > 0 && device::may_post(p))

@@ -44,8 +44,7 @@ void KernelExecution::await(cudaStream_t stream) {
 void KernelExecution::look() noexcept {
   try {
     world_.throw_if_failed();
-    if (const int late = runtime::take_late_rank(*fault_); late >= 0 && is_first_to_tell(fault_->epoch))
-      runtime::tell_late(world_, {late}, late_name());
+    if (const int late = runtime::take_late_rank(*fault_); late >= 0) runtime::tell_late(world_, {late}, late_name());
     if (fault_->state == device::Fault::clear || dead_) return;
     world_.fail(fault_message());
     world_.throw_if_failed();

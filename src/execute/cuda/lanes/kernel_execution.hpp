@@ -3,10 +3,7 @@
 
 #include <cuda_runtime_api.h>
 
-#include <cstdint>
-#include <optional>
 #include <string>
-#include <utility>
 
 #include "execute/cuda/lanes/stream_execution.hpp"
 #include "imbrex/device/protocol.hpp"
@@ -17,9 +14,6 @@ namespace imbrex::cuda {
 class KernelExecution : public StreamExecution {
  public:
   void look() noexcept final;
-
-  /// Whether no other thread has told of ranks that are late to this epoch. The caller does.
-  bool is_first_to_tell(std::uint64_t epoch) { return std::exchange(told_, epoch) != epoch; }
 
  protected:
   KernelExecution(World& world, StreamCalls& calls, int device, bool records);
@@ -45,7 +39,6 @@ class KernelExecution : public StreamExecution {
 
   int exceptions_;  // in flight when it was made
   bool dead_ = false;
-  std::optional<std::uint64_t> told_;  // epoch
 };
 
 }  // namespace imbrex::cuda

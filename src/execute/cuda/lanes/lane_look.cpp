@@ -134,10 +134,8 @@ void LaneExecution::look_at_record() {
       [&](double limit) { return late_in(name_of_step(step - 1), limit, epoch); });
 }
 
-// The epoch's kernel may have told of it.
 void LaneExecution::tell_late(const std::vector<int>& late, std::uint64_t epoch, const Problem& problem) {
-  if (kernel_ == nullptr || kernel_->is_first_to_tell(epoch))
-    runtime::tell_late(world_, late, execute::epoch_text(world_, problem, epoch, late.front()));
+  runtime::tell_late(world_, late, execute::epoch_text(world_, problem, epoch, late.front()));
 }
 
 }  // namespace imbrex::cuda
