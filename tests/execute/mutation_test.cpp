@@ -1,6 +1,7 @@
 // The checker refutes plans that were broken on purpose. Mutants are also run without the check, with delays and over
-// several epochs: what it accepts must come out right. Of what it refutes, one in four runs, which shows that mutants do
-// harm. A mutant that breaks the format cannot be run, so it says nothing of the checker and another takes its place.
+// several epochs: what it accepts must come out right. One in four of those that it refutes runs, which shows that
+// mutants do harm. A mutant that breaks the format cannot be run, so it says nothing of the checker and another takes
+// its place.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 

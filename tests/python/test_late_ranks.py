@@ -23,7 +23,7 @@ import imbrex.torch as it
 from imbrex.torch.groups import _timeout_of, name_of, world_of
 
 LATE = 1
-SECONDS = 5.0
+SECONDS = 3.0
 
 
 def said_in(call: Callable[[], object]) -> str:

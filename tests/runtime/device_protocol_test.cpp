@@ -148,7 +148,7 @@ TEST(DeviceProtocol, ALateRankIsWaitedForAndToldOfOnce) {
       if (g.rank == 2) continue;
       // As its host does.
       EXPECT_EQ(g.fault->told, Fault::late);
-      EXPECT_EQ(g.fault->late_rank, 2u);
+      EXPECT_EQ(g.fault->late_and_one, 3u);
       EXPECT_EQ(g.fault->epoch, epoch);
       EXPECT_EQ(g.fault->kind, epoch + 1);
       EXPECT_EQ(g.fault->state, Fault::clear);
@@ -168,7 +168,7 @@ TEST(DeviceProtocol, ALateRankIsWaitedForUntilTheEntryLimit) {
   EXPECT_FALSE(device::wait_for<attentive>(g, &ranks.part(0).counter, 1, [](Fault&, std::uint32_t) {}));
   EXPECT_GE(device::now_ns() - begin, 400'000'000u);
   EXPECT_EQ(ranks.fault(0).state, Fault::never_entered);
-  EXPECT_EQ(ranks.fault(0).late_rank, 1u);
+  EXPECT_EQ(ranks.fault(0).late_and_one, 2u);
   for (std::uint32_t r = 0; r < 3; ++r) EXPECT_EQ(ranks.part(r).state.abort, 1u) << r;
 }
 

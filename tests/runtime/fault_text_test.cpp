@@ -18,7 +18,7 @@ TEST(FaultText, SaysWhoWaitedForWhat) {
   EXPECT_EQ(runtime::fault_text(fault, "rank 0", 3, "in collective call 2 for rank 1's vector (packet 9)"),
             "rank 0 waited longer than 3 s in collective call 2 for rank 1's vector (packet 9): it has not come");
   fault.state = device::Fault::never_entered;
-  fault.late_rank = 3;
+  fault.late_and_one = 4;
   EXPECT_EQ(
       runtime::fault_text(fault, "rank 0", {30, 600}, "for signal 7 in epoch 5", "posts"),
       "rank 0 waited longer than 600 s for signal 7 in epoch 5: expected 4 posts, saw -3; rank 3 has not begun it");

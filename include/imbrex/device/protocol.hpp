@@ -45,10 +45,11 @@ struct Fault {
   volatile std::uint32_t place[4];
   volatile std::uint32_t expected, seen;
   volatile std::uint64_t epoch;
-  volatile std::uint32_t late_rank;  ///< the rank that had not entered the epoch
-  volatile std::uint32_t told;       ///< `late`, until the host has heard of it
+  volatile std::uint32_t late_and_one;  ///< the rank that had not entered the epoch, and 1; 0: it came meanwhile
+  volatile std::uint32_t told;          ///< `late`, until the host has heard of it
+  volatile std::uint32_t why;           ///< what is being written down
 };
-static_assert(sizeof(Fault) == 56 && offsetof(Fault, epoch) == 40);
+static_assert(sizeof(Fault) == 64 && offsetof(Fault, epoch) == 40);
 
 /// Waits are timed in ticks of 2^20 ns, an even number of them, so that a register holds when one began. None ends
 /// before its limit, which is at most 52 days.
@@ -145,34 +146,6 @@ IMBREX_DEVICE bool given_up(const Group& g, bool ask_host = true) {
   return true;
 }
 
-/// What has become of a wait: Fault::state, or `late`: it goes on, and the host is told of rank `late_rank`, once in an
-/// epoch. `where` as in give_up. One place for both, since `where` takes room in kernels.
-template <typename Where>
-IMBREX_DEVICE void report(const Group& g, std::uint32_t why, std::uint32_t late_rank, Where&& where) {
-  const bool late = why == Fault::late;
-  const std::uint32_t mark = late ? load_relaxed(&g.own->entered) : 1u;
-  std::uint32_t* const lock = late ? &g.own->told : &g.own->fault_lock;
-#if defined(__CUDA_ARCH__)
-  const bool first = atomicExch(lock, mark) != mark;
-#else
-  const bool first = word_at<std::uint32_t>(lock).exchange(mark, std::memory_order_relaxed) != mark;
-#endif
-  if (first) {
-    where(*g.fault);
-    write_down(g.fault->late_rank, late_rank);
-    fence_system();
-    write_down(late ? g.fault->told : g.fault->state, why);
-  }
-  if (!late) end_all_waits(g);
-}
-
-/// Writes down the first wait of this rank that passed its limit, and ends every wait of every rank. `where` gets the
-/// Fault and says what was waited for: kind, place, expected, seen, epoch.
-template <typename Where>
-IMBREX_DEVICE void give_up(const Group& g, Where&& where) {
-  report(g, Fault::timed_out, 0, where);
-}
-
 /// Counters wrap: only a lead of 2^31 would be taken for the opposite.
 IMBREX_DEVICE bool reached(std::uint32_t seen, std::uint32_t expected) {
   return static_cast<std::int32_t>(seen - expected) >= 0;
@@ -189,6 +162,39 @@ IMBREX_DEVICE std::uint32_t first_late(const Group& g) {
   return r;
 }
 
+/// What has become of a wait: Fault::state, or `late`: it goes on, and the host is told of the rank, once in an epoch.
+/// `where` as in give_up. Whether the wait goes on.
+// NOTE: one place for all, with little to keep beside `where`: it takes room and registers in kernels that have none.
+template <typename Where>
+IMBREX_DEVICE bool report(const Group& g, std::uint32_t why, Where&& where) {
+  std::uint32_t* const lock = why == Fault::late ? &g.own->told : &g.own->fault_lock;
+  const std::uint32_t mark = why == Fault::late ? load_relaxed(&g.own->entered) : 1u;
+#if defined(__CUDA_ARCH__)
+  const bool first = atomicExch(lock, mark) != mark;
+#else
+  const bool first = word_at<std::uint32_t>(lock).exchange(mark, std::memory_order_relaxed) != mark;
+#endif
+  if (first) {
+    write_down(g.fault->why, why);
+    where(*g.fault);
+    why = load_relaxed(const_cast<std::uint32_t*>(&g.fault->why));
+    if (why != Fault::timed_out)
+      if (const std::uint32_t r = first_late(g); r < g.ranks) write_down(g.fault->late_and_one, r + 1);
+    fence_system();
+    write_down(why == Fault::late ? g.fault->told : g.fault->state, why);
+  }
+  if (why == Fault::late) return true;
+  end_all_waits(g);
+  return false;
+}
+
+/// Writes down the first wait of this rank that passed its limit, and ends every wait of every rank. `where` gets the
+/// Fault and says what was waited for: kind, place, expected, seen, epoch.
+template <typename Where>
+IMBREX_DEVICE void give_up(const Group& g, Where&& where) {
+  report(g, Fault::timed_out, where);
+}
+
 // --------------------------------------------------------------------------------------------------- waits
 
 /// How a loop of polls goes, counted in polls that failed.
@@ -197,7 +203,14 @@ struct Cadence {
   std::uint32_t pause = 64;        ///< from GPU to GPU. Nanoseconds; 0: there is none
   std::uint32_t look = 256;        ///< each so many: at the clock, and at the rank's own word
   std::uint32_t ask = 256;         ///< each so many: at the host's
+  bool late = true;  ///< whether a wait looks who is late to its epoch; else the limit holds from its start
 };
+
+/// For waits that belong to no epoch.
+constexpr Cadence without_epoch(Cadence cadence = {}) {
+  cadence.late = false;
+  return cadence;
+}
 
 /// Bounds a loop of polls: asked after a poll that failed, says whether to go on. `where` as in give_up. `enter` is
 /// called once, at the first look at the clock, by kernels that have not entered their epoch yet. The count of polls
@@ -210,18 +223,21 @@ class BoundedPolls {
     ++polls_;
     if (cadence.pause != 0 && polls_ > cadence.pause_after) pause_ns(cadence.pause);
     if (polls_ % cadence.look != 0) return true;
-    const auto now = static_cast<std::uint32_t>(now_ns() >> 20) & ~1u;
     if (begin_ == 0) {
-      begin_ = now;
+      begin_ = ticks();
       enter();
     }
     if (given_up(g, polls_ % cadence.ask == 0)) return false;
-    if (now - begin_ <= g.look_after) return true;
-    std::uint32_t late_rank = 0;
-    const std::uint32_t why = judge(g, now, late_rank);
-    if (why == Fault::clear) return true;
-    report(g, why, late_rank, where);
-    return why == Fault::late;
+    if constexpr (!cadence.late) {
+      if (ticks() - begin_ <= g.limit) return true;
+      give_up(g, where);
+      return false;
+    } else {
+      if (ticks() - begin_ <= g.look_after) return true;
+      const std::uint32_t why = judge(g);
+      if (why == Fault::clear) return true;
+      return report(g, why, where);
+    }
   }
   template <typename Where>
   IMBREX_DEVICE bool left(const Group& g, Where&& where) {
@@ -229,17 +245,20 @@ class BoundedPolls {
   }
 
  private:
-  // What is to be reported of a wait that is long enough to look who is late, or nothing.
-  IMBREX_DEVICE std::uint32_t judge(const Group& g, std::uint32_t now, std::uint32_t& late_rank) {
+  IMBREX_DEVICE static std::uint32_t ticks() { return static_cast<std::uint32_t>(now_ns() >> 20) & ~1u; }
+
+  // What is to be reported of a wait that is long enough to look who is late, or nothing. The clock is read where it is
+  // compared: nothing of it is kept meanwhile.
+  IMBREX_DEVICE std::uint32_t judge(const Group& g) {
     if (g.entry_limit != 0 && (begin_ & 1) == 0) {
-      late_rank = first_late(g);
-      if (late_rank < g.ranks) {
-        if (now - begin_ > g.entry_limit) return Fault::never_entered;
-        return now - begin_ > g.limit ? Fault::late : Fault::clear;
+      if (first_late(g) < g.ranks) {
+        const std::uint32_t waited = ticks() - begin_;
+        if (waited > g.entry_limit) return Fault::never_entered;
+        return waited > g.limit ? Fault::late : Fault::clear;
       }
-      begin_ = now - 1;
+      begin_ = ticks() - 1;
     }
-    return now - begin_ > g.limit ? Fault::timed_out : Fault::clear;
+    return ticks() - begin_ > g.limit ? Fault::timed_out : Fault::clear;
   }
 
   std::uint32_t begin_ = 0;  // odd: from then on every rank had entered

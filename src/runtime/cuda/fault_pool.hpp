@@ -40,8 +40,10 @@ inline bool is_faulty(const device::Fault& fault) {
 /// The late rank that a kernel tells of, or -1. It is told of once.
 inline int take_late_rank(device::Fault& fault) {
   if (fault.told == 0) return -1;
+  const std::uint32_t late_and_one = fault.late_and_one;
+  fault.late_and_one = 0;
   fault.told = 0;
-  return static_cast<int>(fault.late_rank);
+  return static_cast<int>(late_and_one) - 1;
 }
 
 }  // namespace imbrex::runtime

@@ -18,8 +18,9 @@ namespace imbrex::runtime {
 inline std::string fault_text(const device::Fault& fault, std::string_view who, const WaitLimits& limits,
                               std::string_view what, std::string_view counted = "") {
   const bool never = fault.state == device::Fault::never_entered;
+  const std::uint32_t late_and_one = fault.late_and_one;
   const std::string late =
-      never ? fmt::format("; rank {} has not begun it", std::uint32_t{fault.late_rank}) : std::string();
+      never && late_and_one > 0 ? fmt::format("; rank {} has not begun it", late_and_one - 1) : std::string();
   std::string text = fmt::format("{} waited longer than {} s {}: ", who, never ? limits.entry : limits.wait, what);
   if (counted.empty()) return text + "it has not come" + late;
   return text + fmt::format("expected {} {}, saw {}{}", std::uint32_t{fault.expected}, counted,

@@ -121,7 +121,9 @@ TEST(HostsMembers, WhoseConnectionIsWrittenToByOthersAreLost) {
     FrameHead head;
     head.kind = static_cast<std::uint16_t>(FrameKind::failure);
     head.bytes = 40;
-    send_raw(connection, std::string(bytes_of(head)) + std::string(40, 'f'));
+    std::string frame(bytes_of(head));
+    frame.append(40, 'f');
+    send_raw(connection, frame);
   });
   EXPECT_NE(end.find("was lost: what came was not sealed by it for this connection"), std::string::npos) << end;
 }

@@ -372,7 +372,7 @@ class Context {
   /// what they wait for.
   template <device::Cadence cadence = device::Cadence{}, Integer T, typename Met>
   IMBREX_DEVICE bool wait(FaultKind kind, std::uint32_t place, const T* variable, T expected, T& seen, Met&& met) {
-    return device::wait_until<cadence>(
+    return device::wait_until<device::without_epoch(cadence)>(
         handle_.group,
         [&] {
           transport_.progress(handle_);

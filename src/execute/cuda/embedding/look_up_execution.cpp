@@ -188,8 +188,8 @@ std::string LookUpExecution::fault_message() const {
   return runtime::fault_text(f, who, limits, fmt::format("for rank {} to enter epoch {}", place, epoch)) + call;
 }
 
-std::string LookUpExecution::late_name() const {
-  return execute::epoch_text(world_, problem_, fault_->epoch, static_cast<int>(fault_->late_rank));
+std::string LookUpExecution::late_name(int late) const {
+  return execute::epoch_text(world_, problem_, fault_->epoch, late);
 }
 
 }  // namespace imbrex::cuda

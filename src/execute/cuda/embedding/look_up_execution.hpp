@@ -52,7 +52,7 @@ class LookUpExecution final : public KernelExecution, public FindsMisfits {
   void set_group();
   void start_words();
   std::string fault_message() const override;
-  std::string late_name() const override;
+  std::string late_name(int late) const override;
 
   runtime::CudaHeap& heap_;
   const Problem problem_;

@@ -414,8 +414,8 @@ std::string CudaExecution::fault_message() const {
          call_of(*whole);
 }
 
-std::string CudaExecution::late_name() const {
-  return execute::epoch_text(world_, of_fault().plan_.problem, fault_->epoch, static_cast<int>(fault_->late_rank));
+std::string CudaExecution::late_name(int late) const {
+  return execute::epoch_text(world_, of_fault().plan_.problem, fault_->epoch, late);
 }
 
 // Plans that take turns have one record of failure.

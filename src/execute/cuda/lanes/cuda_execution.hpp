@@ -74,7 +74,7 @@ class CudaExecution final : public KernelExecution {
   void copy(std::size_t step, const Addresses& operands, std::uint64_t copy_index, cudaStream_t stream);
   std::uint32_t blocks() const { return static_cast<std::uint32_t>(workers_ * kernel_->shape.cluster); }
   std::string fault_message() const override;
-  std::string late_name() const override;
+  std::string late_name(int late) const override;
   const CudaExecution& of_fault() const;
   std::byte* heap_at(std::size_t offset) const { return heap_.handle().at(world_.rank(), offset_ + offset); }
   std::byte* staged_out() const;

@@ -44,7 +44,8 @@ void KernelExecution::await(cudaStream_t stream) {
 void KernelExecution::look() noexcept {
   try {
     world_.throw_if_failed();
-    if (const int late = runtime::take_late_rank(*fault_); late >= 0) runtime::tell_late(world_, {late}, late_name());
+    if (const int late = runtime::take_late_rank(*fault_); late >= 0)
+      runtime::tell_late(world_, {late}, late_name(late));
     if (fault_->state == device::Fault::clear || dead_) return;
     world_.fail(fault_message());
     world_.throw_if_failed();

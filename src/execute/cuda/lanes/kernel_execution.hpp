@@ -23,8 +23,8 @@ class KernelExecution : public StreamExecution {
 
   /// Says what the fault that is written down is.
   virtual std::string fault_message() const = 0;
-  /// Names the epoch in which the fault tells of a late rank.
-  virtual std::string late_name() const = 0;
+  /// Names the epoch in which the fault tells of a late rank, which is `late`.
+  virtual std::string late_name(int late) const = 0;
 
   /// In a destructor: waits for what was queued here, and for the peers, whose last epochs may reach this rank's
   /// memory.

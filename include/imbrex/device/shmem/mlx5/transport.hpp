@@ -214,7 +214,7 @@ class Transport {
   IMBREX_DEVICE void by_one(const Handle& handle, const G& group, Work&& work) {
     group.sync();
     if (!is_leader(group)) return;
-    const bool well = device::wait_until(
+    const bool well = device::wait_until<device::without_epoch()>(
         handle.group, [&] { return take_turn(&shared_->lock); },
         [&](device::Fault& fault) { describe(fault, FaultKind::turn, block_index(), handle.pe(), 0, 0, 0); });
     if (!well) return;
@@ -240,7 +240,7 @@ class Transport {
   IMBREX_DEVICE bool complete(const Handle& handle, Queue& queue, std::uint32_t pe, Kind kind, std::uint32_t wanted) {
     if (device::reached(queue.completed, wanted)) return true;
     Progress progress{};
-    const bool well = device::wait_until(
+    const bool well = device::wait_until<device::without_epoch()>(
         handle.group,
         [&] {
           progress = look(queue);

@@ -269,7 +269,7 @@ class Transport {
   /// Until met(slots read, slots complete).
   template <typename Met, typename Where>
   IMBREX_DEVICE bool wait_for_host(const Handle& handle, Met&& met, Where&& where) {
-    return device::wait_until<waiting>(
+    return device::wait_until<device::without_epoch(waiting)>(
         handle.group,
         [&] {
           if constexpr (sharing == Sharing::one) {
@@ -330,7 +330,7 @@ class Transport {
     if constexpr (sharing == Sharing::one) {
       work();
     } else {
-      const bool well = device::wait_until(
+      const bool well = device::wait_until<device::without_epoch()>(
           handle.group, [&] { return take_turn(&shared_->lock); },
           [&](device::Fault& fault) { describe(fault, FaultKind::turn, block_index(), handle.pe(), 0, 0, 0); });
       if (!well) return;
