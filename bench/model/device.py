@@ -28,6 +28,11 @@ def device_of(local_rank, local_ranks):
     return device
 
 
+def gpus_of(ranks):
+    """What those ranks run on, as results name it: "2 x NVIDIA H200"."""
+    return f"{min(ranks, torch.cuda.device_count())} x {torch.cuda.get_device_name()}"
+
+
 def graph_nodes(graph):
     """Nodes of a captured graph; None where the runtime does not say."""
     try:

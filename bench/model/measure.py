@@ -31,7 +31,7 @@ import predict  # noqa: E402
 import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
 from checks import logits, training  # noqa: E402
-from device import Clock, Failed, device_of, graph_nodes  # noqa: E402
+from device import Clock, Failed, device_of, gpus_of, graph_nodes  # noqa: E402
 from layers import Layer  # noqa: E402
 from report import write_rows  # noqa: E402
 from shapes import SHAPES, scaled  # noqa: E402
@@ -246,8 +246,7 @@ def main(argv):
     if is_first and not has_symmetric_memory(group, device):
         print("SKIPPED: torch symmetric memory, compiled: it needs a GPU for each rank", flush=True)
     commit = commit_here()
-    name = torch.cuda.get_device_name() if device.type == "cuda" else f"{os.cpu_count()} cores"
-    gpus = f"{min(group.size(), torch.cuda.device_count())} x {name}" if device.type == "cuda" else name
+    gpus = gpus_of(group.size()) if device.type == "cuda" else f"{os.cpu_count()} cores"
     checks, rows = {}, []
 
     def written():

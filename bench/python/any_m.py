@@ -22,7 +22,7 @@ sys.path[:0] = [str(ROOT / "bench"), str(ROOT / "bench/model")]
 
 import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
-from device import device_of  # noqa: E402
+from device import device_of, gpus_of  # noqa: E402
 from report import write_rows  # noqa: E402
 
 import imbrex.torch  # noqa: E402
@@ -105,7 +105,7 @@ def main(argv):
     if dist.get_rank() == 0:
         mean = math.exp(sum(math.log(row["ratio"]) for row in rows) / len(rows))
         print(f"geometric mean of in turns over own memory: {mean:.3f}")
-        write_rows(options.out, {"machine": f"{dist.get_world_size()} ranks on {min(dist.get_world_size(), torch.cuda.device_count())} {torch.cuda.get_device_name()}; torch {torch.__version__}",
+        write_rows(options.out, {"machine": f"{dist.get_world_size()} ranks on {gpus_of(dist.get_world_size())}; torch {torch.__version__}",
                                  "date": datetime.date.today().isoformat(), "geometric_mean": round(mean, 3), "rows": rows})
     imbrex.torch.destroy()
     dist.destroy_process_group()

@@ -22,7 +22,7 @@ sys.path[:0] = [str(ROOT / "bench"), str(ROOT / "bench/model")]
 
 import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
-from device import device_of  # noqa: E402
+from device import device_of, gpus_of  # noqa: E402
 from report import write_rows  # noqa: E402
 
 import imbrex.torch  # noqa: E402
@@ -175,7 +175,7 @@ def main(argv):
     note("all-reduces", *reductions(memory, groups, options, device))
     if dist.get_rank() == 0:
         settings = {key: getattr(options, key) for key in ("largest", "calls", "rows", "mesh", "compile")}
-        write_rows(options.out, {"machine": f"{dist.get_world_size()} ranks on {min(dist.get_world_size(), torch.cuda.device_count())} {torch.cuda.get_device_name()}; torch {torch.__version__}",
+        write_rows(options.out, {"machine": f"{dist.get_world_size()} ranks on {gpus_of(dist.get_world_size())}; torch {torch.__version__}",
                                  "date": datetime.date.today().isoformat(), "settings": settings, "rows": rows})
     imbrex.torch.destroy()
     dist.destroy_process_group()

@@ -156,11 +156,8 @@ def logged() -> list[str]:
 
 
 def test_one_line_a_group(ranks):
-    place = {
-        ("cpu", 0): "the CPU",
-        ("cuda", 1): "one GPU, 2 ranks on it",
-        ("cuda", 2): "one GPU, 2 ranks on it",  # ranks 1 and 3 have one of two
-    }.get((DEVICE, torch.cuda.device_count() if DEVICE == "cuda" else 0), "2 GPUs")
+    shared = torch.cuda.device_count() <= 2  # ranks 1 and 3 have one of two
+    place = "the CPU" if DEVICE == "cpu" else "one GPU, 2 ranks on it" if shared else "2 GPUs"
     assert ranks.run(logged) == [[], [f"Imbrex runs its operators, for ranks [1, 3], on {place}"], [], []]
 
 

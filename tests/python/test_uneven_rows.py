@@ -18,6 +18,7 @@ import torch.distributed as dist
 from device_for_tests import DEVICE
 from groups_for_tests import group_of
 from problems import integers
+from test_any_m import told as told_in_graph
 from test_refusals import SOON, told
 from torch import Tensor
 from torch._dynamo.testing import CompileCounterWithBackend
@@ -323,18 +324,6 @@ def compiled(backend: str, lists: list[list[int]]) -> None:
         text = told_in_graph(lambda: gather(a, bs[rank], wrong), group)
         assert "rows = [3, 2, 5, 4]" in text and "rows = [3, 2, 5, 3]" in text, text
         assert torch.equal(graph(a, bs[rank], [3, 2, 5, 4]), step(a, bs[rank], [3, 2, 5, 4]))
-
-
-def told_in_graph(call: Callable[[], Any], group: Any) -> str:
-    """As told, of what torch may raise as an error of its own, and of a graph that is made first, however long."""
-    try:
-        call()
-        if DEVICE == "cuda":
-            torch.cuda.synchronize()
-            it.check(group)
-    except (imbrex.InvalidInput, RuntimeError) as error:
-        return str(error)
-    return ""
 
 
 @pytest.mark.parametrize(
