@@ -59,14 +59,14 @@ class Joint {
                     .states = reinterpret_cast<std::byte*>(states),
                     .stride = sizeof(imbrex::device::State),
                     .limit = limit,
-                    .entry_limit = 0,
                     .look_after = limit,
                     .fault = fault_,
                     .rank = 0,
                     .ranks = static_cast<std::uint32_t>(ranks),
                     .readers = look_up_.blocks(),
                     .pause_seed = 0,
-                    .max_pause_ns = 0};
+                    .max_pause_ns = 0,
+                    .entry_limit = 0};
     auto* done = reinterpret_cast<std::uint32_t*>(states + ranks);
     for (std::size_t d = 0; d < ranks; ++d)
       peers_.to.push_back({nullptr, done + d * static_cast<std::size_t>(shape.slices), nullptr, 0, 0});

@@ -25,14 +25,14 @@ inline device::Group group_of(const World& world, const HeapHandle& heap, std::s
           .states = heap.at(0, offset),
           .stride = heap.stride,
           .limit = ticks(limits.wait_limit),
-          .entry_limit = limits.entry_limit == limits.wait_limit ? 0 : ticks(limits.entry_limit),
           .look_after = ticks(look_after(limits.wait_limit, limits.entry_limit)),
           .fault = fault,
           .rank = static_cast<std::uint32_t>(world.rank()),
           .ranks = static_cast<std::uint32_t>(world.size()),
           .readers = 1,
           .pause_seed = static_cast<std::uint32_t>(pauses.seed),
-          .max_pause_ns = pauses.seed == 0 ? 0 : static_cast<std::uint32_t>(pauses.longest * 1e9)};
+          .max_pause_ns = pauses.seed == 0 ? 0 : static_cast<std::uint32_t>(pauses.longest * 1e9),
+          .entry_limit = limits.entry_limit == limits.wait_limit ? 0 : ticks(limits.entry_limit)};
 }
 
 }  // namespace imbrex::runtime

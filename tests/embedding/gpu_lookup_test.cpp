@@ -211,18 +211,19 @@ class Together {
   std::uint32_t* entered(std::size_t r, std::size_t d) const { return done(ranks_) + r * ranks_ + d; }
   device::Group group(std::size_t which, std::size_t r, std::uint32_t readers, std::uint32_t max_pause_ns) const {
     auto* states = static_cast<device::State*>(states_.get()) + which * ranks_;
-    return {states + r,
-            reinterpret_cast<std::byte*>(states),
-            sizeof(device::State),
-            device::ticks_of(20'000'000'000),
-            0,
-            device::ticks_of(20'000'000'000),
-            fault_,
-            static_cast<std::uint32_t>(r),
-            static_cast<std::uint32_t>(ranks_),
-            readers,
-            17,
-            max_pause_ns};
+    constexpr std::uint32_t limit = device::ticks_of(20'000'000'000);
+    return {.own = states + r,
+            .states = reinterpret_cast<std::byte*>(states),
+            .stride = sizeof(device::State),
+            .limit = limit,
+            .look_after = limit,
+            .fault = fault_,
+            .rank = static_cast<std::uint32_t>(r),
+            .ranks = static_cast<std::uint32_t>(ranks_),
+            .readers = readers,
+            .pause_seed = 17,
+            .max_pause_ns = max_pause_ns,
+            .entry_limit = 0};
   }
 
   std::size_t ranks_;

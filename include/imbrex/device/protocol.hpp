@@ -64,14 +64,16 @@ struct Group {
   std::byte* states;  ///< rank 0's State; rank r's lies r * stride further
   std::uint64_t stride;
   // Ticks of one wait; see ticks_of.
-  std::uint32_t limit;        ///< once all ranks have entered its epoch
-  std::uint32_t entry_limit;  ///< before; 0: the same, and no wait looks who is late
-  std::uint32_t look_after;   ///< where it is too short to look
+  std::uint32_t limit;       ///< once all ranks have entered its epoch
+  std::uint32_t look_after;  ///< where it is too short to look
   Fault* fault;
   std::uint32_t rank, ranks;
   std::uint32_t readers;                   ///< threads that read the epoch, and advance it, in one epoch
   std::uint32_t pause_seed, max_pause_ns;  ///< tests: random pauses; 0: none
+  std::uint32_t entry_limit;               ///< ticks before all have; 0: as `limit`, and no wait looks who is late
 };
+// Kernels of rings keep it in local memory.
+static_assert(sizeof(Group) == 64);
 
 /// The same place in another rank's memory, of symmetric memory that `own` lies in.
 template <typename T>
@@ -162,19 +164,35 @@ IMBREX_DEVICE std::uint32_t first_late(const Group& g) {
   return r;
 }
 
-/// What has become of a wait: Fault::state, or `late`: it goes on, and the host is told of the rank, once in an epoch.
-/// `where` as in give_up. Whether the wait goes on.
+/// Whether no other thread of this rank has left that mark in one of its words.
+IMBREX_DEVICE bool is_first(std::uint32_t& word, std::uint32_t mark) {
+#if defined(__CUDA_ARCH__)
+  return atomicExch(&word, mark) != mark;
+#else
+  return word_at<std::uint32_t>(&word).exchange(mark, std::memory_order_relaxed) != mark;
+#endif
+}
+
+/// Writes down the first wait of this rank that passed its limit, and ends every wait of every rank. `where` gets the
+/// Fault and says what was waited for: kind, place, expected, seen, epoch.
+template <typename Where>
+IMBREX_DEVICE void give_up(const Group& g, Where&& where) {
+  if (is_first(g.own->fault_lock, 1u)) {
+    where(*g.fault);
+    fence_system();
+    write_down(g.fault->state, Fault::timed_out);
+  }
+  end_all_waits(g);
+}
+
+/// What has become of a wait of an epoch: Fault::state, or `late`: it goes on, and the host is told of the rank, once
+/// in an epoch. `where` as in give_up. Whether the wait goes on.
 // NOTE: one place for all, with little to keep beside `where`: it takes room and registers in kernels that have none.
 template <typename Where>
 IMBREX_DEVICE bool report(const Group& g, std::uint32_t why, Where&& where) {
   std::uint32_t* const lock = why == Fault::late ? &g.own->told : &g.own->fault_lock;
   const std::uint32_t mark = why == Fault::late ? load_relaxed(&g.own->entered) : 1u;
-#if defined(__CUDA_ARCH__)
-  const bool first = atomicExch(lock, mark) != mark;
-#else
-  const bool first = word_at<std::uint32_t>(lock).exchange(mark, std::memory_order_relaxed) != mark;
-#endif
-  if (first) {
+  if (is_first(*lock, mark)) {
     write_down(g.fault->why, why);
     where(*g.fault);
     why = load_relaxed(const_cast<std::uint32_t*>(&g.fault->why));
@@ -186,13 +204,6 @@ IMBREX_DEVICE bool report(const Group& g, std::uint32_t why, Where&& where) {
   if (why == Fault::late) return true;
   end_all_waits(g);
   return false;
-}
-
-/// Writes down the first wait of this rank that passed its limit, and ends every wait of every rank. `where` gets the
-/// Fault and says what was waited for: kind, place, expected, seen, epoch.
-template <typename Where>
-IMBREX_DEVICE void give_up(const Group& g, Where&& where) {
-  report(g, Fault::timed_out, where);
 }
 
 // --------------------------------------------------------------------------------------------------- waits
