@@ -11,6 +11,7 @@
 #include <atomic>
 #include <cstdio>
 #include <filesystem>
+#include <functional>
 #include <system_error>
 #include <thread>
 #include <vector>
@@ -53,7 +54,7 @@ bool multiply_at_once(int threads) {
 }
 
 // What `work` returns in a process of its own with `room` bytes of address space more than it has.
-int code_of_child(std::size_t room, int (*work)()) {
+int code_of_child(std::size_t room, const std::function<int()>& work) {
   const std::size_t limit_bytes = address_space() + room;
   const pid_t child = fork();
   if (child == 0) {
@@ -99,19 +100,25 @@ TEST(Blas, GetsItsMemoryBesideAThreadThatTakesIt) {
 #endif
   int made = 0, refused = 0;
   for (int round = 0; round < 400; ++round) {
-    const int code = code_of_child(std::size_t{1} << 30, [] {
-      std::atomic<bool> go = false, end = false;
+    // Two of eight rounds are no race, so that both ends are seen on a machine that is too busy for one.
+    const bool taker_first = round % 8 == 0, taker_never = round % 8 == 1;
+    const int code = code_of_child(std::size_t{1} << 30, [=] {
+      std::atomic<bool> ready = false, go = false, taken = false, end = false;
       const std::jthread taker([&] {
-        while (!go) {
+        ready = true;
+        while (!go && !end) {
         }
         while (!end &&
                mmap(nullptr, std::size_t{100} << 20, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) == MAP_FAILED) {
         }
+        taken = true;
       });
+      while (!ready) std::this_thread::yield();
       const std::size_t bytes = address_space() + (std::size_t{192} << 20);  // for one of the two
       const rlimit limit{bytes, bytes};
       if (setrlimit(RLIMIT_AS, &limit) != 0) return 4;
-      go = true;
+      go = !taker_never;
+      while (taker_first && !taken) std::this_thread::yield();
       try {
         reserve_blas(1);
       } catch (const Error& error) {
@@ -121,6 +128,7 @@ TEST(Blas, GetsItsMemoryBesideAThreadThatTakesIt) {
       end = true;
       return 0;
     });
+    if (taker_first || taker_never) EXPECT_EQ(code, taker_first ? 3 : 0) << "round " << round;
     ASSERT_TRUE(code == 0 || code == 3) << "round " << round << ": code " << code;
     ++(code == 0 ? made : refused);
   }
