@@ -109,14 +109,13 @@ class Pool:
         return [result for _, result in answers]
 
     def close(self) -> None:
-        """Ends the processes."""
-        for pipe, process in zip(self.pipes, self.processes, strict=True):
-            try:
+        """Ends the processes. A rank that ends waits for the others, so all are told before one is waited for."""
+        for pipe in self.pipes:
+            with contextlib.suppress(OSError):
                 pipe.send(None)
-            except OSError:
-                continue
-            process.join(3)
+        end = time.monotonic() + 10
         for process in self.processes:
+            process.join(max(0.0, end - time.monotonic()))
             if process.is_alive():
                 process.kill()
             process.join()
