@@ -141,7 +141,7 @@ struct EmbeddingAllToAll::State {
     const ops::LentOutput lent =
         update || device == Device::cpu ? ops::LentOutput() : backend->lent_output(calls.place());
     if (lent) operands.back().view.data = lent.get();
-    const ops::EmbeddingCall& resolved = of.resolve(operands);
+    const ops::EmbeddingCall& resolved = of.resolve(operands, false);
     update ? backend->update(resolved, 0, nullptr) : backend->run(resolved, nullptr);
     backend->synchronize(nullptr);
   }

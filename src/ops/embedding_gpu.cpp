@@ -12,6 +12,7 @@
 #include "ops/embedding_backend.hpp"
 #include "plan/task_stream.hpp"
 #include "runtime/agreement.hpp"
+#include "runtime/calls.hpp"
 #include "runtime/cuda/device_memory.hpp"
 
 namespace imbrex::ops {
@@ -64,7 +65,9 @@ class GpuEmbedding final : public EmbeddingBackend {
   bool meets(const EmbeddingCall& call) const override { return executions_.count(call.given.bags.batch) == 0; }
 
   void run(const EmbeddingCall& call, CudaStream stream) override {
-    execution_of(call.given.bags.batch).enqueue(addresses_of(call), stream);
+    Execution& of_batch =
+        runtime::calls_of(world_).prepare_alike([&]() -> Execution& { return execution_of(call.given.bags.batch); });
+    of_batch.enqueue(addresses_of(call), stream);
   }
 
   void update(const EmbeddingCall& call, float rate, CudaStream stream) override {

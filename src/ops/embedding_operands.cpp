@@ -187,7 +187,7 @@ void EmbeddingRules::expect_apart() {
     for (std::size_t table = 0; table < written; ++table) expect_apart(table, i);
 }
 
-const EmbeddingCall& EmbeddingRules::resolve(const Operands& operands) {
+const EmbeddingCall& EmbeddingRules::resolve(const Operands& operands, bool apart) {
   std::vector<bool> given(infos_.size());
   for (std::size_t i = 0; i < operands.size(); ++i) {
     const std::size_t place = place_of(operands[i].name, i);
@@ -236,7 +236,7 @@ const EmbeddingCall& EmbeddingRules::resolve(const Operands& operands) {
     bags.weights = bags.count > 0 ? static_cast<const float*>(weights.data) : nullptr;
   }
   embedding::check_shapes(call_.given.tables, bags);
-  expect_apart();  // of extents that count
+  if (apart) expect_apart();  // of extents that count
   return call_;
 }
 

@@ -43,8 +43,9 @@ class EmbeddingRules {
 
   /// Throws Error(invalid_input) naming operand, value and rule if an operand is missing, unknown or given twice, null,
   /// or not as infos() has it, and if one that is written ("out"; of an update the tables and their states) has a byte
-  /// in common with another. Reads none. Stays until the next call.
-  const EmbeddingCall& resolve(const Operands& operands);
+  /// in common with another. Reads none. Stays until the next call. `apart`: whether that is asked for, not so of
+  /// tables whose memory is none.
+  const EmbeddingCall& resolve(const Operands& operands, bool apart = true);
 
  private:
   std::size_t place_of(std::string_view name, std::size_t guess) const;

@@ -74,7 +74,7 @@ class Calls {
     expect_own_process();
     const AskedOnce asked(*this);
     const std::uint64_t before = number_;
-    told_ = false;
+    told_ = failed_alike_ = false;
     try {
       const auto resolved = [&] {
         if (!checked_) [[likely]]
@@ -84,7 +84,7 @@ class Calls {
         return *std::move(own);
       }();
       CallNote own = note(resolved);
-      own.asked = asked_.hash;
+      own.asked = launching_ ? 0 : asked_.hash;
       if (has_prelude()) own.queued = false;  // it waits for the ranks before it is queued
       take(own);
       const Launching launching(*this);
@@ -102,7 +102,11 @@ class Calls {
       if (error.code() != ErrorCode::invalid_input) throw;
       if (number_ == before)
         refuse(error.what());
-      else if (!told_ && number_ == before + 1)  // else a call within this one was refused
+      else if (number_ != before + 1)
+        throw;  // a call within this one was refused
+      else if (failed_alike_)
+        settle_here(number_);  // every rank is out of this call, also one that stood in
+      else if (!told_)
         take_back(error.what());
       throw;
     }
@@ -119,7 +123,24 @@ class Calls {
 
     std::string text() const { return hash == 0 ? "no such argument" : field + " = " + value; }
   };
-  const Asked& asked() const { return asked_; }
+  // NOTE: nothing while a call is launched. Its ranks have compared what it is asked for, and one that stands in was
+  // asked for something else: neither may say so in what they agree on there.
+  const Asked& asked() const {
+    static const Asked nothing;
+    return launching_ ? nothing : asked_;
+  }
+
+  /// What every rank does within the call, also one that stands in, before anything of it is queued: it succeeds on
+  /// every rank, or throws alike on every rank. Then the call is over, and no rank stands in for it once more.
+  template <typename F>
+  decltype(auto) prepare_alike(F&& f) {
+    try {
+      return f();
+    } catch (const Error&) {
+      failed_alike_ = true;
+      throw;
+    }
+  }
 
   /// This rank takes its next call. Throws Error(invalid_input) if a peer has refused it and no rank makes it. A few
   /// stores and one load where nothing was refused.
@@ -173,7 +194,7 @@ class Calls {
     if (prelude_ == nullptr) [[likely]]
       return;
     const std::function<void()> prelude = prelude_;
-    prelude();
+    prepare_alike([&] { prelude(); });
     prelude_ = nullptr;
   }
 
@@ -251,6 +272,7 @@ class Calls {
   bool launching_ = false;  // a call that was taken, or one that this rank stands in for
   Asked asked_;
   bool told_ = false;                   // the error that is thrown is a peer's refusal
+  bool failed_alike_ = false;           // it is thrown on every rank
   std::uint64_t forks_;                 // of the process, when the rank was made
   std::uint64_t number_ = 0;            // of the last call
   std::uint32_t refused_ = 0;           // the last calls, the latest lowest: set where this rank refused

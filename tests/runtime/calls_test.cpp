@@ -9,6 +9,7 @@
 #include <random>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "base/check.hpp"
 #include "imbrex/error.hpp"
@@ -75,8 +76,13 @@ struct Meeting {
         member((agree(of, [] { return Terms("a meeting"); }), calls), [&](const CallNote& note) {
           stood_in = note.size;
           if (on_stand_in) on_stand_in();
-          world.barrier();
+          meet();
         }) {}
+
+  void meet() {
+    if (prepares) calls.prepare_alike([&] { agree(world, prepares); });
+    world.barrier();
+  }
 
   void call(std::int64_t size, const std::string& refuses = {}, bool late = false) {
     calls.make(
@@ -87,7 +93,7 @@ struct Meeting {
         [&](int) { return note_of(size); }, [](int) { return Terms("a meeting"); },
         [&](int) {
           IMBREX_EXPECTS(refuses.empty(), "{}", refuses);
-          world.barrier();
+          meet();
         });
   }
 
@@ -98,6 +104,7 @@ struct Meeting {
   CallMember member;
   std::int64_t stood_in = 0;
   std::function<void()> on_stand_in;
+  std::function<Terms()> prepares;  // within the call, with the others
 };
 
 // A call that is queued says so when it gets there, and ranks that stand in wait for that. One that begins with a
@@ -260,6 +267,41 @@ TEST(Calls, ThatAreAskedForDifferentThingsFailOnAllRanks) {
 }
 
 // Where no rank can stand in, the world fails.
+// What a call prepares, its ranks agree on once more: also one that was asked for something else, that refused the call,
+// or whose peers cannot prepare it, either. Then each rank makes a gather of its own, which finds them in step.
+TEST(Calls, ThatPrepareWithinThemselvesStayInStep) {
+  const auto body = [](World& world) {
+    Meeting meeting(world);
+    const bool odd = world.rank() == 1;
+    const auto next = [&] {
+      std::vector<std::byte> own(560), all(own.size() * static_cast<std::size_t>(world.size()));
+      world.all_gather(own.data(), all.data(), own.size());
+      EXPECT_EQ(refusal_of([&] { meeting.call(3); }), "");
+    };
+    meeting.prepares = [] { return Terms("what a call prepares"); };
+    for (int turn = 0; turn < 20; ++turn) {
+      const bool late = turn % 2 == 1;
+      meeting.calls.ask("rows", odd ? "[2, 3]" : "[3, 2]");
+      EXPECT_NE(refusal_of([&] { meeting.call(6); }).find("rows = ["), std::string::npos);
+      next();
+      if (!odd || late) meeting.calls.ask("rows", "[3, 2]");
+      EXPECT_NE(refusal_of([&] { meeting.call(6, odd ? "b is fp16" : "", late); }).find("b is fp16"),
+                std::string::npos);
+      next();
+      meeting.prepares = []() -> Terms { throw Error(ErrorCode::invalid_input, "no room"); };
+      for (const char* refuses : {"", "b is fp16"}) {
+        const std::string said = refusal_of([&] { meeting.call(6, odd ? refuses : "", late); });
+        EXPECT_TRUE(said.find("b is fp16") != std::string::npos || said.find("no room") != std::string::npos) << said;
+      }
+      meeting.prepares = [] { return Terms("what a call prepares"); };
+      next();
+    }
+    return testing::Test::HasFailure() ? 1 : 0;
+  };
+  EXPECT_EQ(run_threads(3, {.heap_bytes = 4096, .wait_limit = limit}, body), 0);
+  EXPECT_EQ(run_processes(2, {.heap_bytes = 4096, .wait_limit = limit}, body), 0);
+}
+
 TEST(Calls, OfNoObjectFailTheWorld) {
   const auto body = [&](World& world) {
     Calls& calls = calls_of(world);
