@@ -95,6 +95,10 @@ bool calls_nccl(const Problem& problem, const plan::Candidate& c) {
   return problem.ranks > 1 && c.strategy != Strategy::fused && c.knobs.transport != Transport::store && !c.knobs.codec;
 }
 
+// Whether the cost model's rates hold for them, about. It knows no other GPU, neither own tiles nor a library's: users
+// keep there what they have until plans were measured.
+bool is_modelled(const GpuKind& gpus) { return gpus.major == 9; }
+
 // By the analytical cost model, which chooses as the simulator would, and at once.
 plan::Candidate predicted_choice(const Problem& problem, std::optional<Strategy> strategy,
                                  const plan::GivenKnobs& knobs, const GpuKind& gpus, Reason* reason,
@@ -111,6 +115,12 @@ plan::Candidate predicted_choice(const Problem& problem, std::optional<Strategy>
   const auto by_nccl = [&](const plan::Candidate& c) { return calls_nccl(problem, c); };
   if (!strategy && !gpus.nccl && !std::all_of(list.begin(), list.end(), by_nccl)) std::erase_if(list, by_nccl);
   if (!gpus.copies) leave_out_copies(list, knobs.has("transport"));
+  const auto by_library = [](const plan::Candidate& c) { return c.strategy == Strategy::sequential; };
+  if (!strategy && !is_modelled(gpus) && std::any_of(list.begin(), list.end(), by_library)) {
+    if (reason != nullptr)
+      *reason = {fmt::format("no plan was measured on {}: what libraries do; `imbrex tune` measures", gpus.name), {}};
+    return *std::find_if(list.begin(), list.end(), by_library);
+  }
   const auto seconds = [&](const plan::Candidate& c) { return quick_seconds(problem, c, machine); };
   if (reason != nullptr) {
     *reason = {"predicted by the cost model for H200s; `imbrex tune` measures", {}};

@@ -67,7 +67,7 @@ bool on_tensor_cores(const Plan& plan, bool hopper) {
 TEST(ChooseGpuPlan, ChoicesSuitAnyProblem) {
   test::Random random(test::seed_from_environment());
   int fused = 0, of_libraries = 0;
-  for (int i = 0; i < 300; ++i) {
+  for (int i = 0; i < 500; ++i) {
     Problem p = test::random_problem(random, {.max_ranks = 16, .max_size = 1500, .e4m3 = true});
     if (i % 3 != 0) p.n = 8 * p.ranks * (p.n % 40 + 1), p.k = 16 * p.ranks * (p.k % 20 + 1);
     const bool hopper = i % 2 == 0;
@@ -108,9 +108,9 @@ TEST(ChooseGpuPlan, ReasonsAreGiven) {
 }
 
 TEST(ChooseGpuPlan, ReasonsAreTrue) {
-  const auto reason_of = [](const Problem& p, const choose::GpuKind& gpus) {
+  const auto reason_of = [](const Problem& p, const choose::GpuKind& gpus, std::optional<CodecPair> codec = {}) {
     choose::Reason reason;
-    static_cast<void>(choose::choose_gpu_candidate(p, {}, {}, gpus, {}, &reason));
+    static_cast<void>(choose::choose_gpu_candidate(p, {}, {}, gpus, codec, &reason));
     return reason;
   };
   const choose::GpuKind h200{"NVIDIA H200", 9};
@@ -119,11 +119,14 @@ TEST(ChooseGpuPlan, ReasonsAreTrue) {
   Problem near = tuned;
   near.n += 256;
   EXPECT_EQ(reason_of(near, h200).basis, "the fastest by what was measured for sizes like it on NVIDIA H200");
-  const choose::Reason predicted = reason_of(tuned, a100);
+  EXPECT_EQ(reason_of(tuned, a100).basis,
+            "no plan was measured on NVIDIA A100-SXM4-80GB: what libraries do; `imbrex tune` measures");
+  const CodecPair int8 = parse_codec_pair("int8");
+  const choose::Reason predicted = reason_of(tuned, h200, int8);
   EXPECT_TRUE(predicted.basis.starts_with("predicted by the cost model"));
   ASSERT_GE(predicted.expected.size(), 2u);
   EXPECT_LE(predicted.expected[0].seconds, predicted.expected[1].seconds);
-  EXPECT_EQ(predicted.expected[0].strategy, choose::choose_gpu_candidate(tuned, {}, {}, a100).strategy);
+  EXPECT_EQ(predicted.expected[0].strategy, choose::choose_gpu_candidate(tuned, {}, {}, h200, int8).strategy);
   Problem plain = tuned;
   plain.type = Type::fp32;
   EXPECT_EQ(reason_of(plain, h200).basis, "no kernel of Imbrex' on tensor cores takes fp32 operands");
@@ -247,6 +250,33 @@ TEST(ChooseGpuPlan, WhatNoTensorCoreTakesGoesToALibrary) {
     EXPECT_NE(strategy(p), Strategy::fused);
   }
   EXPECT_EQ(choose::choose_gpu_candidate(p, Strategy::fused, {}, h100).strategy, Strategy::fused);
+}
+
+// Nothing was measured on other GPUs than Hopper's: an operator does there what users had before, cuBLAS and NCCL, and
+// runs no product of Imbrex' own on trust, but for what libraries do not compute.
+TEST(ChooseGpuPlan, OtherGpusKeepWhatUsersHave) {
+  test::Random random(test::seed_from_environment());
+  int others = 0;
+  for (int i = 0; i < 600; ++i) {
+    Problem p = test::random_problem(random, {.max_ranks = 8, .max_size = 3000, .bias = true, .e4m3 = true});
+    if (i % 3 != 0) p.n = 64 * p.ranks * (p.n % 64 + 1), p.k = 64 * p.ranks * (p.k % 64 + 1);
+    const choose::GpuKind gpus = random.one_of<choose::GpuKind>({a100,
+                                                                 {"NVIDIA L40S", 8},
+                                                                 {"NVIDIA GeForce RTX 4090", 8},
+                                                                 {"NVIDIA B200", 10},
+                                                                 {"NVIDIA B300 SXM6 AC", 10},
+                                                                 {"NVIDIA GeForce RTX 5090", 12}});
+    const plan::Candidate chosen = choose::choose_gpu_candidate(p, {}, {}, gpus);
+    SCOPED_TRACE(gpus.name + ": " + test::describe({p, chosen.strategy, chosen.knobs}));
+    if (p.type == Type::e4m3 || !cuda::refusal_of_library_bias(p).empty()) {
+      ++others;
+      continue;
+    }
+    EXPECT_EQ(chosen.strategy, Strategy::sequential);
+    EXPECT_NE(chosen.knobs.transport, Transport::store);
+    EXPECT_NE(choose::choose_gpu_candidate(p, {}, {}, gpus, parse_codec_pair("int8")).strategy, Strategy::fused);
+  }
+  EXPECT_LT(others, 300);
 }
 
 // A100s have no table.
