@@ -22,6 +22,7 @@ GRACE = 15.0  # more than Imbrex waits for a rank that has failed
 
 
 def _worker(rank: int, size: int, port: int, pipe: Any, environment: dict[str, str]) -> None:
+    os.environ.clear()
     os.environ.update(environment)
     sys.path.insert(0, str(Path(__file__).parent))
     faulthandler.register(signal.SIGUSR1)
@@ -53,8 +54,10 @@ class Pool:
 
         self.size, self.seconds = size, seconds
         self.store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-        context = multiprocessing.get_context("spawn")
-        environment = {"IMBREX_WAIT_LIMIT": "60", **environment}
+        # Ranks are forked from a process that has loaded torch and nothing else, which takes longer than most tests.
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(["torch"])
+        environment = {**os.environ, "IMBREX_WAIT_LIMIT": "60", **environment}
         self.pipes, self.processes = [], []
         for rank in range(size):
             mine, theirs = context.Pipe()

@@ -267,8 +267,8 @@ TEST(Calls, ThatAreAskedForDifferentThingsFailOnAllRanks) {
 }
 
 // Where no rank can stand in, the world fails.
-// What a call prepares, its ranks agree on once more: also one that was asked for something else, that refused the call,
-// or whose peers cannot prepare it, either. Then each rank makes a gather of its own, which finds them in step.
+// What a call prepares, its ranks agree on once more: also one that was asked for something else, that refused the
+// call, or whose peers cannot prepare it, either. Then each rank makes a gather of its own, which finds them in step.
 TEST(Calls, ThatPrepareWithinThemselvesStayInStep) {
   const auto body = [](World& world) {
     Meeting meeting(world);

@@ -18,6 +18,7 @@ from .._calls import ask_call, skip_call
 from .._embeddings import EmbeddingAllToAll, EmbeddingShard, EmbeddingTable
 from .._errors import InvalidInput
 from .bags import Bags, agreed, padded, split, tensor_of
+from .frames import outside_graphs
 from .groups import Group, connect, process_group, world_of
 from .recording import expect_no_transform, has_tangent
 from .shapes import counts_of, in_blocks, stream_of
@@ -210,7 +211,7 @@ class ShardedEmbeddingBag(nn.Module):
         for shard, name in zip(self._op.own, self._names(), strict=True):
             self.get_parameter(name).copy_(tables[shard.table][:, shard.begin : shard.end])
 
-    @torch.compiler.disable  # type: ignore[untyped-decorator,unused-ignore]
+    @outside_graphs
     def forward(
         self,
         indices: Tensor | None = None,

@@ -1,4 +1,9 @@
-"""Functions that torch.compile takes into a graph, and makes no graph of where they are called outside of one."""
+"""
+What torch.compile does with functions of this package.
+
+torch.compiler's decorators load torch's compiler, which takes a process more than a second. Most processes compile
+nothing, so here it is said by the marks alone that those decorators leave; test_frames.py compares them.
+"""
 
 from __future__ import annotations
 
@@ -18,4 +23,20 @@ def no_graph_of_its_own(function: F) -> F:
     """
     skip = eval_frame._FrameExecStrategy(eval_frame._FrameAction.SKIP, eval_frame._FrameAction.DEFAULT)
     eval_frame.set_code_exec_strategy(function.__code__, skip)
+    return function
+
+
+def constant_in_graphs(function: F) -> F:
+    """As torch.compiler.assume_constant_result: what it returns while a graph is traced is the graph's."""
+    function._dynamo_marked_constant = True  # type: ignore[attr-defined]
+    return function
+
+
+def outside_graphs(function: F) -> F:
+    """As torch.compiler.disable: a graph ends where it is called, and none is made of it or of what it calls."""
+    skip = eval_frame._FrameExecStrategy(eval_frame._FrameAction.SKIP, eval_frame._FrameAction.SKIP)
+    eval_frame.set_code_exec_strategy(function.__code__, skip)
+    function._torchdynamo_disable = True  # type: ignore[attr-defined]
+    function._torchdynamo_disable_msg = None  # type: ignore[attr-defined]
+    function._torchdynamo_disable_recursive = True  # type: ignore[attr-defined]
     return function

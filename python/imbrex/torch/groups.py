@@ -21,6 +21,7 @@ from .._errors import Error, InvalidInput
 from .._world import World
 from . import extension
 from .channels import warn_of_few_sms
+from .frames import constant_in_graphs
 from .meeting import Limits, limits_of, meet, tell_of_process
 
 Group: TypeAlias = "dist.ProcessGroup | DeviceMesh | str | None"
@@ -91,7 +92,7 @@ def rank_of(name: str) -> int:
 
 # Graphs are traced with the numbers, also before the group's first call: what finds a group cannot be traced.
 for _number in (size_of, rank_of):
-    torch.compiler.assume_constant_result(_number)  # type: ignore[no-untyped-call,unused-ignore]
+    constant_in_graphs(_number)
 
 
 def _store_of(group: Any) -> Any:

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from .._errors import InvalidInput
-from .frames import no_graph_of_its_own
+from .frames import constant_in_graphs, no_graph_of_its_own
 
 # Looked up once: a call costs a few microseconds altogether.
 _is_grad_enabled = torch.is_grad_enabled
@@ -35,12 +35,10 @@ _NO_TRANSFORM = (
 )
 
 
+@constant_in_graphs
 def _is_within(transform: str) -> bool:
     stack = torch._C._functorch.get_interpreter_stack() or ()
     return any(one.key() == getattr(torch._C._functorch.TransformType, transform) for one in stack)
-
-
-torch.compiler.assume_constant_result(_is_within)  # type: ignore[no-untyped-call,unused-ignore]
 
 
 @no_graph_of_its_own

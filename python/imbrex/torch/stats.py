@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-import torch
-
 from . import extension
+from .frames import constant_in_graphs
 
 _fallbacks: dict[str, int] = {}
 _copies: dict[str, int] = {}
@@ -57,11 +56,14 @@ def _count(counts: dict[str, int], what: str, reason: str) -> None:
     counts[key] = counts.get(key, 0) + 1
 
 
+# What is traced counts its graph, not its calls: a count in the graph would be a reason to make it anew.
+@constant_in_graphs
 def count_fallback(operator: str, reason: str) -> None:
     """Counts a call that torch's own operator took."""
     _count(_fallbacks, operator, reason)
 
 
+@constant_in_graphs
 def count_copy(operator: str, reason: str) -> None:
     """Counts a copy that a caller's layout made necessary."""
     _count(_copies, operator, reason)
@@ -70,11 +72,6 @@ def count_copy(operator: str, reason: str) -> None:
 def count_unmatched(collective: str, reason: str) -> None:
     """Counts a collective in a graph that the pass left as it was."""
     _count(_unmatched, collective, reason)
-
-
-# What is traced counts its graph, not its calls: a count in the graph would be a reason to make it anew.
-for _function in (count_fallback, count_copy):
-    torch.compiler.assume_constant_result(_function)  # type: ignore[no-untyped-call,unused-ignore]
 
 
 def count_rewritten(operator: str, place: int) -> None:

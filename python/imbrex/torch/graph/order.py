@@ -15,10 +15,13 @@ from weakref import WeakKeyDictionary
 
 import torch
 
+from ..frames import constant_in_graphs
+
 _in_order: set[Any] = set()
 _last: WeakKeyDictionary[Any, str] = WeakKeyDictionary()  # of a graph that is made: the buffer of its last call
 
 
+@constant_in_graphs
 def keep_order(names: tuple[str, ...]) -> None:
     """Has Inductor leave calls of these operators of Imbrex in their order, in graphs that are made from here on."""
     from torch._inductor import lowering
@@ -33,9 +36,6 @@ def keep_order(names: tuple[str, ...]) -> None:
             tag = get_layout_constraint_tag(operator, with_default=True)
             lowering.make_fallback(operator, layout_constraint=lowering.tag_to_layout_constraint(tag), warn=False)
         lowering.lowerings[operator] = _behind_the_last(lowering.lowerings[operator])
-
-
-torch.compiler.assume_constant_result(keep_order)  # type: ignore[no-untyped-call,unused-ignore]
 
 
 def _behind_the_last(lower: Callable[..., Any]) -> Callable[..., Any]:
