@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -47,15 +48,17 @@ def place_of(folder: Path) -> Path:
 @pytest.mark.parametrize("name", ("imbrex", "a folder with a blank"))
 def test_in_a_folder(tmp_path, name):
     """With a home of its own, which is empty, and a folder of its own for temporary files."""
-    folder, home, temporary = tmp_path / name, tmp_path / f"{name} home", tmp_path / f"{name} temporary"
+    folder, home = tmp_path / name, tmp_path / f"{name} home"
     site = place_of(folder)
     home.mkdir()
-    temporary.mkdir()
-    environment = {**os.environ, "PYTHONPATH": str(site), "HOME": str(home), "TMPDIR": str(temporary)}
+    environment = {**os.environ, "PYTHONPATH": str(site), "HOME": str(home)}
     command = [sys.executable, "-B", "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider"]
     command += [str(folder / "tests/python" / test) for test in TESTS]
-    done = subprocess.run(
-        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=400, check=False
-    )
+    # Not within tmp_path: a socket's path is at most 107 bytes long.
+    with tempfile.TemporaryDirectory(prefix=f"{name} ") as temporary:
+        environment["TMPDIR"] = temporary
+        done = subprocess.run(
+            command, cwd=folder, env=environment, capture_output=True, text=True, timeout=400, check=False
+        )
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
     assert "passed" in done.stdout and str(site) != str(Path(imbrex.__file__).parents[1])
