@@ -115,11 +115,12 @@ plan::Candidate predicted_choice(const Problem& problem, std::optional<Strategy>
   const auto by_nccl = [&](const plan::Candidate& c) { return calls_nccl(problem, c); };
   if (!strategy && !gpus.nccl && !std::all_of(list.begin(), list.end(), by_nccl)) std::erase_if(list, by_nccl);
   if (!gpus.copies) leave_out_copies(list, knobs.has("transport"));
-  const auto by_library = [](const plan::Candidate& c) { return c.strategy == Strategy::sequential; };
-  if (!strategy && !is_modelled(gpus) && std::any_of(list.begin(), list.end(), by_library)) {
+  const auto sequence = std::find_if(list.begin(), list.end(),
+                                     [](const plan::Candidate& c) { return c.strategy == Strategy::sequential; });
+  if (!strategy && !is_modelled(gpus) && sequence != list.end()) {
     if (reason != nullptr)
       *reason = {fmt::format("no plan was measured on {}: what libraries do; `imbrex tune` measures", gpus.name), {}};
-    return *std::find_if(list.begin(), list.end(), by_library);
+    return *sequence;
   }
   const auto seconds = [&](const plan::Candidate& c) { return quick_seconds(problem, c, machine); };
   if (reason != nullptr) {

@@ -72,7 +72,7 @@ class Calls {
   template <typename Resolve, typename Note, typename Describe, typename Launch>
   auto make(Resolve&& resolve, Note&& note, Describe&& describe, Launch&& launch) {
     expect_own_process();
-    const AskedOnce asked(*this);
+    const AskedOnce once(*this);
     const std::uint64_t before = number_;
     told_ = failed_alike_ = false;
     try {
@@ -84,7 +84,7 @@ class Calls {
         return *std::move(own);
       }();
       CallNote own = note(resolved);
-      own.asked = launching_ ? 0 : asked_.hash;
+      own.asked = asked().hash;
       if (has_prelude()) own.queued = false;  // it waits for the ranks before it is queued
       take(own);
       const Launching launching(*this);
@@ -100,13 +100,12 @@ class Calls {
       }
     } catch (const Error& error) {
       if (error.code() != ErrorCode::invalid_input) throw;
+      const bool within = number_ > before + 1;  // a call within this one was refused
       if (number_ == before)
         refuse(error.what());
-      else if (number_ != before + 1)
-        throw;  // a call within this one was refused
-      else if (failed_alike_)
+      else if (failed_alike_ && !within)
         settle_here(number_);  // every rank is out of this call, also one that stood in
-      else if (!told_)
+      else if (!told_ && !within)
         take_back(error.what());
       throw;
     }

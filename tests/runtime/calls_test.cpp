@@ -266,7 +266,6 @@ TEST(Calls, ThatAreAskedForDifferentThingsFailOnAllRanks) {
   EXPECT_EQ(run_processes(2, {.heap_bytes = 4096, .wait_limit = limit}, body), 0);
 }
 
-// Where no rank can stand in, the world fails.
 // What a call prepares, its ranks agree on once more: also one that was asked for something else, that refused the
 // call, or whose peers cannot prepare it, either. Then each rank makes a gather of its own, which finds them in step.
 TEST(Calls, ThatPrepareWithinThemselvesStayInStep) {
@@ -302,6 +301,7 @@ TEST(Calls, ThatPrepareWithinThemselvesStayInStep) {
   EXPECT_EQ(run_processes(2, {.heap_bytes = 4096, .wait_limit = limit}, body), 0);
 }
 
+// Where no rank can stand in, the world fails.
 TEST(Calls, OfNoObjectFailTheWorld) {
   const auto body = [&](World& world) {
     Calls& calls = calls_of(world);

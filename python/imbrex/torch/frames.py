@@ -13,6 +13,11 @@ from typing import Any, TypeVar
 from torch._C._dynamo import eval_frame
 
 F = TypeVar("F", bound=Callable[..., Any])
+_SKIP, _DEFAULT = eval_frame._FrameAction.SKIP, eval_frame._FrameAction.DEFAULT
+
+
+def _skip(function: Callable[..., Any], what_it_calls: eval_frame._FrameAction) -> None:
+    eval_frame.set_code_exec_strategy(function.__code__, eval_frame._FrameExecStrategy(_SKIP, what_it_calls))
 
 
 def no_graph_of_its_own(function: F) -> F:
@@ -21,8 +26,7 @@ def no_graph_of_its_own(function: F) -> F:
 
     A graph of such a function alone sees less than the function: of a dual tensor it sees no tangent.
     """
-    skip = eval_frame._FrameExecStrategy(eval_frame._FrameAction.SKIP, eval_frame._FrameAction.DEFAULT)
-    eval_frame.set_code_exec_strategy(function.__code__, skip)
+    _skip(function, _DEFAULT)
     return function
 
 
@@ -34,8 +38,7 @@ def constant_in_graphs(function: F) -> F:
 
 def outside_graphs(function: F) -> F:
     """As torch.compiler.disable: a graph ends where it is called, and none is made of it or of what it calls."""
-    skip = eval_frame._FrameExecStrategy(eval_frame._FrameAction.SKIP, eval_frame._FrameAction.SKIP)
-    eval_frame.set_code_exec_strategy(function.__code__, skip)
+    _skip(function, _SKIP)
     function._torchdynamo_disable = True  # type: ignore[attr-defined]
     function._torchdynamo_disable_msg = None  # type: ignore[attr-defined]
     function._torchdynamo_disable_recursive = True  # type: ignore[attr-defined]

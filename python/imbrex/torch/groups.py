@@ -78,21 +78,19 @@ def process_group(name: str) -> Any:
         raise InvalidInput(f"group '{name}' is none of this process's: it was destroyed, or never made") from None
 
 
+# Graphs are traced with these numbers, also before the group's first call: what finds a group cannot be traced.
+@constant_in_graphs
 def size_of(name: str) -> int:
     """How many ranks the group of that name has."""
     world = _worlds.get(name)
     return world.size if world is not None else int(process_group(name).size())
 
 
+@constant_in_graphs
 def rank_of(name: str) -> int:
     """Which rank of the group of that name this process is."""
     world = _worlds.get(name)
     return world.rank if world is not None else int(process_group(name).rank())
-
-
-# Graphs are traced with the numbers, also before the group's first call: what finds a group cannot be traced.
-for _number in (size_of, rank_of):
-    constant_in_graphs(_number)
 
 
 def _store_of(group: Any) -> Any:
