@@ -128,7 +128,9 @@ TEST(Blas, GetsItsMemoryBesideAThreadThatTakesIt) {
       end = true;
       return 0;
     });
-    if (taker_first || taker_never) EXPECT_EQ(code, taker_first ? 3 : 0) << "round " << round;
+    if (taker_first || taker_never) {
+      EXPECT_EQ(code, taker_first ? 3 : 0) << "round " << round;
+    }
     ASSERT_TRUE(code == 0 || code == 3) << "round " << round << ": code " << code;
     ++(code == 0 ? made : refused);
   }
