@@ -12,6 +12,8 @@
 #include <iostream>
 #include <sstream>
 
+#include <CLI/CLI.hpp>
+
 #include "imbrex/error.hpp"
 #include "imbrex/file.hpp"
 
@@ -53,10 +55,15 @@ std::string read_all(std::istream& from, const std::string& path) {
 
 }  // namespace
 
+CLI::App& add_subcommand(Program& program, CLI::App& parent, const std::string& name, const std::string& about) {
+  CLI::App& command = *parent.add_subcommand(name, about);
+  command.formatter(program.app.get_formatter());
+  return command;
+}
+
 CLI::App& add_command(Program& program, const std::string& name, const std::string& about, const std::string& examples,
                       std::function<int()> action) {
-  CLI::App& command = *program.app.add_subcommand(name, about);
-  command.formatter(program.app.get_formatter());
+  CLI::App& command = add_subcommand(program, program.app, name, about);
   command.footer(examples);
   command.add_option("--json", program.json, "Also write the result as JSON to this file; - is standard output")
       ->type_name("FILE|-");

@@ -10,7 +10,9 @@
 #include <vector>
 
 #include <fmt/format.h>
-#include <CLI/CLI.hpp>
+// NOTE: with CLI/CLI.hpp every file would compile CLI11's formatter and its reader of configuration files. Files that
+// make an App include it.
+#include <CLI/App.hpp>
 #include <nlohmann/json.hpp>
 
 #include "imbrex/advanced/execute.hpp"
@@ -46,6 +48,9 @@ void add_launch(Program& program);
 void add_doctor(Program& program);
 void add_env(Program& program);
 void add_version(Program& program);
+
+/// A command of `parent`'s, whose --help looks like the program's.
+CLI::App& add_subcommand(Program& program, CLI::App& parent, const std::string& name, const std::string& about);
 
 /// A command whose --help begins with `about` and ends with `examples`; it takes --json. The first line of `about`
 /// stands for the command in `imbrex --help`.

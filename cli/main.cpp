@@ -10,6 +10,8 @@
 #include <new>
 #include <sstream>
 
+#include <CLI/CLI.hpp>
+
 #include "command.hpp"
 #include "imbrex/error.hpp"
 #include "jobs/nccl_environment.hpp"

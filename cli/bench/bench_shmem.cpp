@@ -99,14 +99,13 @@ int bench(const Program& program, const Options& o) {
 
 std::function<int()> add_bench_shmem(Program& program, CLI::App& bench_command) {
   auto options = std::make_shared<Options>();
-  CLI::App& command = *bench_command.add_subcommand(
-      "shmem",
+  CLI::App& command = add_subcommand(
+      program, bench_command, "shmem",
       "Times OpenSHMEM calls inside kernels, between PEs of this machine.\n"
       "PEs are processes that work in pairs, PE r with PE r + R/2. latency is one way, half of a round trip;\n"
       "complete is a call and what completes it; issue is until a call returns; bandwidth and rate are calls of "
       "several\n"
       "blocks at once. Cases are taken in turn; medians count, and the slowest pair.");
-  command.formatter(program.app.get_formatter());
   command.footer(
       "Examples:\n"
       "  imbrex bench shmem --device cpu --quick\n"
