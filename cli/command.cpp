@@ -55,15 +55,13 @@ std::string read_all(std::istream& from, const std::string& path) {
 
 }  // namespace
 
-CLI::App& add_subcommand(Program& program, CLI::App& parent, const std::string& name, const std::string& about) {
-  CLI::App& command = *parent.add_subcommand(name, about);
-  command.formatter(program.app.get_formatter());
-  return command;
+CLI::App& add_subcommand(CLI::App& parent, const std::string& name, const std::string& about) {
+  return *parent.add_subcommand(name, about);
 }
 
 CLI::App& add_command(Program& program, const std::string& name, const std::string& about, const std::string& examples,
                       std::function<int()> action) {
-  CLI::App& command = add_subcommand(program, program.app, name, about);
+  CLI::App& command = add_subcommand(program.app, name, about);
   command.footer(examples);
   command.add_option("--json", program.json, "Also write the result as JSON to this file; - is standard output")
       ->type_name("FILE|-");

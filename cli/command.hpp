@@ -49,8 +49,8 @@ void add_doctor(Program& program);
 void add_env(Program& program);
 void add_version(Program& program);
 
-/// A command of `parent`'s, whose --help looks like the program's.
-CLI::App& add_subcommand(Program& program, CLI::App& parent, const std::string& name, const std::string& about);
+/// A command of `parent`'s, which makes an App in a file that includes CLI/CLI.hpp.
+CLI::App& add_subcommand(CLI::App& parent, const std::string& name, const std::string& about);
 
 /// A command whose --help begins with `about` and ends with `examples`; it takes --json. The first line of `about`
 /// stands for the command in `imbrex --help`.

@@ -346,7 +346,7 @@ void add_bench(Program& program) {
         return options->app->got_subcommand("shmem") ? (*shmem)() : bench(program, *options);
       });
   *shmem = add_bench_shmem(program, command);
-  *everything = add_bench_all(program, command);
+  *everything = add_bench_all(command);
   add_options(command, *options, "--ops,OP");
   command.get_option("--ops")->description("Operators; default: the four with a GEMM; or embedding_all_to_all, alone");
   for (auto& own : own_operators())

@@ -45,9 +45,9 @@ int become_script(const std::vector<std::string>& arguments) {
 
 }  // namespace
 
-std::function<int()> add_bench_all(Program& program, CLI::App& bench_command) {
+std::function<int()> add_bench_all(CLI::App& bench_command) {
   CLI::App& command =
-      add_subcommand(program, bench_command, "all",
+      add_subcommand(bench_command, "all",
                      "Measures everything on this machine in ten minutes, beside its peers; makes one page of it.");
   command.prefix_command();  // all that follows is the script's, --help too
   command.set_help_flag();

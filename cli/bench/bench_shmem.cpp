@@ -100,7 +100,7 @@ int bench(const Program& program, const Options& o) {
 std::function<int()> add_bench_shmem(Program& program, CLI::App& bench_command) {
   auto options = std::make_shared<Options>();
   CLI::App& command = add_subcommand(
-      program, bench_command, "shmem",
+      bench_command, "shmem",
       "Times OpenSHMEM calls inside kernels, between PEs of this machine.\n"
       "PEs are processes that work in pairs, PE r with PE r + R/2. latency is one way, half of a round trip;\n"
       "complete is a call and what completes it; issue is until a call returns; bandwidth and rate are calls of "
