@@ -58,6 +58,10 @@ class Machine:
         return self.node(place)["value"]
 
     def set(self, place, value, source=None, why=None):
+        if place.endswith(".sustained"):
+            shape = tuple(map(int, place.split(".")[1].split("x")))
+            tile = next(t for t in self.json["compute"]["tiles"] if (t["tile_m"], t["tile_n"]) == shape)
+            tile.setdefault("sustained", {"unit": "ratio", "source": source, "from": why})
         self.node(place)["value"] = int(value) if value >= 1e6 or value == int(value) else value
         if source:
             self.node(place).update({"source": source, "from": why})
@@ -197,6 +201,11 @@ def fit_one_gpu(program, machine):
     """Tiles, clocks and memory, from products without communication."""
     gemm, tiles = bench("1", "gemm"), bench("1", "tiles")
     why = f"fitted to products on one {GPU}, {told('1')}, by bench/simulator/fit.py"
+    before = machine.value("compute.sm_rate.bf16")
+    # With many rows the power that a shape of tiles draws sets the clock.
+    hot = [f"tile.{m}x{n}.sustained" for m, n in LARGE]
+    for place in hot:
+        machine.set(place, machine.value("compute.sustained_ratio"), "fitted", why)
     for _ in range(1 if QUICK else 2):
         fit(program, machine, products(gemm, lambda p: p["m"] <= 64),
             {"compute.memory_bandwidth": (2e12, 4.8e12), "compute.launch_gap": (2e-7, 4e-6), "tile.64x64.prologue": (1e-7, 3e-6),
@@ -204,10 +213,16 @@ def fit_one_gpu(program, machine):
         rate = "compute.sm_rate.bf16"
         fit(program, machine, tried(gemm, lambda p, k: p["m"] >= 512),
             {rate: (5e12, 7.5e12), "compute.sustained_ratio": (0.6, 1), "compute.sustained_onset": (1e-4, 1e-2),
-             **{f"tile.{m}x{n}.efficiency": (0.7, 1) for m, n in LARGE},
+             **{place: (0.6, 1) for place in hot}, **{f"tile.{m}x{n}.efficiency": (0.7, 1) for m, n in LARGE},
              **{f"tile.{m}x{n}.prologue": (1e-7, 3e-6) for m, n in LARGE}}, why)
         fit(program, machine, tried(tiles),
             {f"tile.{m}x{n}.efficiency": (0.3, 1) for m, n in PIECES} | {f"tile.{m}x{n}.prologue": (1e-7, 3e-6) for m, n in PIECES}, why)
+    # The efficiency of 64x32 is no fitted one: it keeps its rate.
+    machine.set("tile.64x32.efficiency", rounded(machine.value("tile.64x32.efficiency") * before / machine.value(rate)))
+    # A shape that is not measured lies between its neighbours, lest it seem the best of all.
+    for key in ("efficiency", "prologue", "sustained"):
+        both = [machine.value(f"tile.128x{columns}.{key}") for columns in (128, 224)]
+        machine.set(f"tile.128x192.{key}", rounded(math.sqrt(both[0] * both[1])), "derived", "between 128x128 and 128x224")
     # The rate is that of the best tile shape.
     shapes = [f"tile.{t['tile_m']}x{t['tile_n']}.efficiency" for t in machine.json["compute"]["tiles"]]
     best = max(machine.value(place) for place in shapes)
@@ -299,6 +314,7 @@ def main():
     parser.add_argument("--gpu", default=GPU)
     parser.add_argument("--name", default="fitted")
     parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--tuned-like", metavar="GPU", help="whose tuned plans serve, too")
     options = parser.parse_args()
     if unknown := set(options.steps) - set(STEPS):
         parser.error(f"STEP '{min(unknown)}': it must be one of {', '.join(STEPS)}")
@@ -312,7 +328,9 @@ def main():
             sys.exit(f"{MEASURED}: nothing was measured that a step needs")
         print(f"steps: {', '.join(steps)}", flush=True)
         rest = "constants that no measurement of them tells are those of 4xh200"
-        machine.json |= {"name": options.name, "about": f"{machine.json['devices']} {GPU}; {rest}"}
+        machine.json |= {"name": options.name, "about": f"{machine.json['devices']} {GPU}; {rest}", "gpus": [GPU]}
+        if options.tuned_like:
+            machine.json["tuned_like"] = options.tuned_like
     for step in STEPS:
         if step in steps:
             STEPS[step](program, machine)

@@ -24,7 +24,7 @@ struct Options {
   Type type = Type::bf16;
   std::optional<Scales> scales;
   std::optional<Layout> b_layout;
-  std::string strategy = "auto", world = "processes", out;
+  std::string strategy = "auto", world = "processes", out, met;  // met: --auto
   std::vector<std::string> tries, codecs;
   bool serve = false, products = false;
   std::vector<std::shared_ptr<OwnOperator>> own;  // with options of their own, that bench takes
@@ -92,11 +92,31 @@ void expect_options(const Options& o) {
     refuse(fmt::format("--world '{}': it must be processes or threads", o.world));
 }
 
+// The sizes that a program met, of those ranks that --ranks names, or of all of them, which then have one number.
+std::vector<Problem> problems_met(const Options& o) {
+  for (const char* name : {"--ops", "--m", "--layers", "--type", "--scales", "--b-layout"})
+    if (o.given(name)) refuse(fmt::format("{}: --auto takes what FILE says", name));
+  const std::string where = fmt::format("--auto '{}'", o.met);
+  const std::vector<Problem> all = jobs::problems_of_lines(read_file(o.met), where);
+  if (all.empty()) refuse(fmt::format("{}: there is no size in it", where));
+  const auto ranks = o.given("--ranks") ? static_cast<int>(o.ranks) : all.front().ranks;
+  std::vector<Problem> problems;
+  std::copy_if(all.begin(), all.end(), std::back_inserter(problems),
+               [&](const Problem& p) { return p.ranks == ranks; });
+  const auto other = std::find_if(all.begin(), all.end(), [&](const Problem& p) { return p.ranks != ranks; });
+  if (other != all.end() && !o.given("--ranks"))
+    refuse(fmt::format("{}: it has sizes of {} ranks and of {}; --ranks says which", where, ranks, other->ranks));
+  if (problems.empty()) refuse(fmt::format("{}: it has no size of {} ranks, but of {}", where, ranks, other->ranks));
+  return problems;
+}
+
+std::vector<Problem> problems_of(const Options& o) { return o.met.empty() ? grid(o) : problems_met(o); }
+
 jobs::MeasureRequest request_of(const Options& o, bool all) {
   expect_options(o);
   jobs::MeasureRequest request;
-  request.ranks = static_cast<int>(o.ranks);
-  if (!o.serve) request.problems = grid(o);
+  if (!o.serve) request.problems = problems_of(o);
+  request.ranks = o.serve ? static_cast<int>(o.ranks) : request.problems.front().ranks;
   request.all = all;
   request.strategy = strategy_named(o.strategy);
   request.tries = o.tries;
@@ -193,10 +213,11 @@ int measure_and_print(const Program& program, const Options& options, bool all) 
     gains.push_back(m.plans.front().seconds / best.seconds);
     rows.push_back(json_of(m));
     measurements.push_back(m);
-    if (rows.size() < request.problems.size()) return;
+    const bool last = rows.size() == request.problems.size();
+    if (all) write_table(program, options.out, before, jobs::tuning_table(measurements, today(), before.text), last);
+    if (!last) return;
     print(program, "geometric means: {:.3f} of the roofline, {:.3f}x sequential", geometric_mean(fractions),
           geometric_mean(gains));
-    if (all && !options.out.empty()) write_result(options.out, jobs::tuning_table(measurements, today(), before.text));
     print_json(program, {{"gpu", m.gpu},
                          {"date", today()},
                          {"rounds", request.rounds},
@@ -240,7 +261,7 @@ bool is_all_reduce(const Options& o) {
   const bool asked = std::find(o.ops.begin(), o.ops.end(), "all_reduce") != o.ops.end();
   if (asked && o.ops.size() > 1) refuse("--ops: all_reduce is tuned alone; --out keeps what the table says of others");
   if (!asked && o.given("--codecs")) refuse("--codecs is about --ops all_reduce");
-  for (const char* name : {"--m", "--layers", "--b-layout"})
+  for (const char* name : {"--m", "--layers", "--b-layout", "--auto"})
     if (asked && o.given(name)) refuse(fmt::format("{} is about operators with a GEMM, not all_reduce", name));
   return asked;
 }
@@ -273,7 +294,7 @@ int bench(const Program& program, const Options& o) {
 int tune_products(const Program& program, const Options& o) {
   expect_options(o);
   jobs::ProductMeasureRequest request;
-  request.problems = grid(o);
+  request.problems = problems_of(o);
   request.rounds = static_cast<int>(o.rounds);
   if (o.runs > 0) request.runs = static_cast<int>(o.runs);
   return tune_products(program, request, o.out);
@@ -331,7 +352,8 @@ void add_bench(Program& program) {
       program, "bench",
       "Times what Imbrex runs by itself, and cuBLAS with NCCL, on this machine's GPUs.\n"
       "All of them are replayed from captured graphs, in turn, on random data; the slowest rank counts, and medians.\n"
-      "Roofline: cuBLAS alone, or the bytes on the wire at 370 GB/s, whichever takes longer.\n"
+      "Roofline: cuBLAS alone, or the bytes on the wire at what the machine file of these GPUs says of links,\n"
+      "whichever takes longer; of GPUs without a machine file cuBLAS alone.\n"
       "embedding_all_to_all has its strategies take turns, one call queued behind the other; also on the CPU.",
       "Examples:\n"
       "  imbrex bench --ops gemm_reduce_scatter --m 512 8192 --layers 8192x28672\n"
@@ -375,16 +397,23 @@ void add_tune(Program& program) {
       "as it was, and other sizes by what is expected of the plans of those near.\n"
       "For all-reduces it says from which sizes on algorithm auto takes two shots, and --exact-below auto a codec.\n"
       "For products it says which of the algorithms that cuBLASLt suggests is faster than its first: strategy\n"
-      "sequential takes it. One GPU measures them for any number of ranks.",
+      "sequential takes it. One GPU measures them for any number of ranks.\n"
+      "A program that ran with IMBREX_UNTUNED_SIZES=FILE has left in FILE the sizes that no table has: --auto FILE.",
       "Examples:\n"
       "  imbrex tune --ops all_gather_gemm --m 64 512 4096 --layers 28672x4096 --out machines/tuned/mine.json\n"
       "  imbrex tune --products --ranks 4 --m 16 128 --layers 28672x4096 --out machines/tuned/mine.json\n"
-      "  imbrex tune --ops all_reduce --codecs int8 int4 --ranks 4 --out machines/tuned/mine.json",
+      "  imbrex tune --ops all_reduce --codecs int8 int4 --ranks 4 --out machines/tuned/mine.json\n"
+      "  imbrex tune --auto sizes.txt --out machines/tuned/mine.json",
       [options, &program] { return tune(program, *options); });
   add_options(command, *options, "--ops");
   command.get_option("--ops")->description("Operators; default: the four with a GEMM; or all_reduce, alone");
   command.add_flag("--products", options->products,
                    "Time the algorithms that cuBLASLt suggests for what one of the ranks multiplies, on one GPU");
+  command
+      .add_option("--auto", options->met,
+                  "Measure the sizes in this file, which a program left (IMBREX_UNTUNED_SIZES); of several numbers of "
+                  "ranks those that --ranks names")
+      ->type_name("FILE");
   options->codecs = {"int8", "fp8-g128", "int6", "flash6", "int4"};
   command
       .add_option("--codecs", options->codecs,
@@ -393,8 +422,8 @@ void add_tune(Program& program) {
   command
       .add_option("--out", options->out,
                   "Write the table to this file, in the place of what it says of the same problems, products, or "
-                  "all-reduces of "
-                  "these ranks and type; all else in it is kept")
+                  "all-reduces of these ranks and type; all else in it is kept. At the end: how many entries were "
+                  "added, replaced and kept")
       ->type_name("FILE");
 }
 

@@ -54,6 +54,23 @@ void examine_links(Examination& exam, const GpuSurvey& survey) {
   }
 }
 
+// What plans are chosen by, a line a kind of GPU.
+void examine_plans(Examination& exam, const GpuSurvey& survey) {
+  std::vector<std::string> kinds;
+  for (const Gpu& gpu : survey.gpus) {
+    if (std::find(kinds.begin(), kinds.end(), gpu.name) != kinds.end()) continue;
+    kinds.push_back(gpu.name);
+    const jobs::Knowledge knowledge = jobs::knowledge_of(gpu.name, gpu.major);
+    exam.say(knowledge.measured ? Verdict::good : Verdict::note, "plans", knowledge.words,
+             knowledge.measured ? "" : "`imbrex tune` measures plans for your sizes (docs/tuning.md)");
+  }
+  if (kinds.size() > 1)
+    exam.say(
+        Verdict::note, "plans",
+        fmt::format("GPUs of {} kinds: nothing was measured on them together; auto runs cuBLAS and NCCL", kinds.size()),
+        "run ranks on GPUs of one kind: CUDA_VISIBLE_DEVICES");
+}
+
 // Processes that share a GPU work at once under MPS, and else in turns.
 void examine_mps(Examination& exam) {
   std::string folder = "/tmp/nvidia-mps";
@@ -143,6 +160,7 @@ Json examine_gpus(Examination& exam, const GpuSurvey& survey) {
   else
     exam.say(Verdict::good, "GPU memory",
              "allocations travel between processes as POSIX file descriptors; ranks can be processes or threads");
+  examine_plans(exam, survey);
   examine_mps(exam);
   examine_nccl(exam);
   return {{"gpus", gpus}};

@@ -75,7 +75,7 @@ int tune_all_reduces(const Program& program, jobs::AllReduceMeasureRequest reque
     measurements.push_back(m);
     rows.push_back(json_of(m));
     if (m.bytes * 2 <= request.most) return;
-    if (!out.empty()) write_result(out, jobs::tuning_table(measurements, today(), before.text));
+    write_table(program, out, before, jobs::tuning_table(measurements, today(), before.text), true);
     const records::AllReduceRecord record = jobs::record_of(measurements, today());
     print_record(program, record);
     Json json{{"gpu", m.gpu},

@@ -38,9 +38,10 @@ int tune_products(const Program& program, jobs::ProductMeasureRequest request, c
     print_row(program, m);
     measurements.push_back(m);
     rows.push_back(json_of(m));
+    write_table(program, out, before, jobs::tuning_table(measurements, today(), before.text), false);
   });
   if (code != 0) return code;
-  if (!out.empty()) write_result(out, jobs::tuning_table(measurements, today(), before.text));
+  write_table(program, out, before, jobs::tuning_table(measurements, today(), before.text), true);
   print_json(program,
              {{"gpu", measurements.front().gpu}, {"date", today()}, {"rounds", request.rounds}, {"rows", rows}});
   return code;

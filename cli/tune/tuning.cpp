@@ -18,6 +18,13 @@ std::string today() {
 
 double microseconds(double seconds) { return std::round(seconds * 1e8) / 100; }
 
+void write_table(const Program& program, const std::string& path, const Table& before, const std::string& table,
+                 bool last) {
+  if (path.empty() || (path == "-" && !last)) return;
+  write_result(path, table);
+  if (last && path != "-") print(program, "{}: {}", path, jobs::change_of_table(before.text, table));
+}
+
 Table table_at(const std::string& path) {
   if (path.empty()) return {};
   expect_writable("--out", path);

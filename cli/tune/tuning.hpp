@@ -20,6 +20,12 @@ struct Table {
 /// Throws Error(invalid_input), before a long run, where a table cannot be written, or what is there is none.
 Table table_at(const std::string& path);
 
+/// Writes what the table at --out FILE has become, after each size, so that a run that ends early leaves what it
+/// measured. `last`: says how many entries were added, replaced and kept. Nothing where `path` is empty; "-" gets the
+/// last one only.
+void write_table(const Program& program, const std::string& path, const Table& before, const std::string& table,
+                 bool last);
+
 /// `imbrex tune --ops all_reduce`.
 int tune_all_reduces(const Program& program, jobs::AllReduceMeasureRequest request, const std::string& out);
 

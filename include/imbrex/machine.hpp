@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -38,6 +39,8 @@ struct TileRate {
   Constant efficiency;  ///< ratio, of the type's rate; 0 < e <= 1
   Constant prologue;    ///< s, from taking the tile to the first product
   Constant epilogue;    ///< s, from the last product to the last local store issued
+  Constant sustained;   ///< ratio; rate once hot / rate when cool, where the power that this shape draws makes it
+                        ///< another than the machine's; 0, as without: the machine's
 
   bool operator==(const TileRate&) const = default;
 };
@@ -64,6 +67,13 @@ struct Machine {
   std::string name;
   std::string about;  ///< one line: the parts, and how they are joined
   int devices = 1;    ///< most ranks that it holds
+
+  /// GPUs whose constants these are, by the names that the driver gives them: plans for them are chosen by this
+  /// machine.
+  std::vector<std::string> gpus;
+  /// Name of another GPU, which computes and sends as fast: its tuning entries serve where these have none. May be
+  /// empty.
+  std::string tuned_like;
 
   // Compute and memory of one device.
   Constant sms;                      ///< count; workers that take tiles (SMs, cores)
@@ -149,6 +159,10 @@ Machine parse_machine(std::string_view json, std::string_view origin = "machine"
 /// up in `folders` in order, then in the folders that came with the library. Throws Error(invalid_input) listing the
 /// folders and the names that exist.
 Machine load_machine(std::string_view name_or_path, const std::vector<std::string>& folders = {});
+
+/// The machine whose file names GPUs of that name, of the first folder that has one, by name of the file; none where no
+/// file does. Throws Error(invalid_input) for a file that holds the name and is no valid machine.
+std::optional<Machine> find_machine_of(std::string_view gpu, const std::vector<std::string>& folders = {});
 
 /// The folders that came with the library, in the order in which they are searched: `share/imbrex/machines` beside the
 /// folders of the library and of the program, then the source tree's and the installation's.

@@ -45,6 +45,8 @@ that may be left out.
 | `format` | | `imbrex-machine-1` | |
 | `name`, `about` | | one line | the name, as of the file; the parts and how they are joined |
 | `devices` | | whole, 1 to 65536 | most ranks |
+| `gpus` | | may | names of GPUs, as the driver gives them: plans for these are chosen by this machine |
+| `tuned_like` | | may | name of another GPU, which computes and sends as fast: its tuning entries serve where these GPUs have none |
 """
 CURVES = """
 A curve is a list of points: bytes, and seconds of the whole call, launch included. Bytes are those that each rank puts on the
@@ -108,7 +110,8 @@ def machine_page(root):
     sections["compute"].append(row("compute.sm_rate.TYPE", "flop/s", RULES["rate"], plain(told["sm_rate"], "flop/s")
                                    + "; `bf16`, `fp16`, `fp32`, `e4m3`: at least one"))
     sections["compute"].append(row("compute.tiles[]", "", "", "`tile_m`, `tile_n`, and for each: `efficiency` (" + told["efficiency"]
-                                   + "), `prologue` (" + told["prologue"] + "), `epilogue` (" + told["epilogue"] + ")"))
+                                   + "), `prologue` (" + told["prologue"] + "), `epilogue` (" + told["epilogue"]
+                                   + "); may: `sustained` (" + told["sustained"] + ")"))
     for key, member in CURVE.findall(table_of(source, "row_curves") + "}"):
         sections["compute"].append(row(f"compute.{key}", "[bytes, s]", "may", told[member]))
     for key, _ in CURVE.findall(table_of(source, "curves") + "}"):

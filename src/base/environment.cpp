@@ -56,6 +56,9 @@ constexpr std::array<Variable, num_variables> registry{{
      "what messages call this host; ranks that have different ones count as on different hosts and share no memory"},
     {Key::vllm, "IMBREX_VLLM", integer, "0",
      "1: vLLM's tensor-parallel layers run on Imbrex, where its Python package is installed beside vLLM"},
+    {Key::untuned_sizes, "IMBREX_UNTUNED_SIZES", text, "",
+     "a file to which rank 0 adds each GEMM size that runs on GPUs and has no tuning entry; `imbrex tune --auto FILE` "
+     "measures them"},
 
     {Key::torch_rank, "RANK", integer, "", "torchrun: this process's rank"},
     {Key::torch_world_size, "WORLD_SIZE", integer, "", "torchrun: number of ranks"},

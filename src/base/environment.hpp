@@ -27,6 +27,7 @@ enum class Key : std::uint8_t {
   interface,
   host,
   vllm,
+  untuned_sizes,
   // torchrun
   torch_rank,
   torch_world_size,

@@ -16,6 +16,8 @@ constexpr double far_in_m = 4, far_elsewhere = 8;
 constexpr std::int64_t few_rows = 64, many_rows = 16384;
 // By which a plan's advantage is lessened for each e-fold of distance: its knobs suit another problem.
 constexpr double doubt = 0.08;
+// A plan of other GPUs in this one's best tile, as a distance.
+constexpr double own_tile_doubt = 0.1;
 // Imbrex' own collectives after a product: where they were found fastest for problems near, they are as fast as the
 // library's at least.
 constexpr double own_at_worst = 0.995;
@@ -90,10 +92,13 @@ std::optional<plan::Candidate> suited(plan::Candidate candidate, const Problem& 
                                       bool hopper) {
   if (kind_of(candidate) == own_collectives && !may_suit_own_collectives(problem)) return std::nullopt;
   Knobs& k = candidate.knobs;
+  if (k.partial != Type::fp32) k.partial = output_type(problem.type);
   if (candidate.strategy != Strategy::fused) {
     k.library_tile = 0, k.library_parts = 1;  // the record's are for another product
     return candidate;
   }
+  // The record may be of another kind of scales; of those a tensor, a tile has one of A.
+  if (problem.op == Operator::all_gather_gemm && problem.scales == Scales::tensor) k.span_shards = false;
   if (k.cluster_k > 1 && fused_tiles(problem, k) > static_cast<std::int64_t>(machine.sms.value) / 2)
     return std::nullopt;
   k = with_kernel_tile(k, problem.type, hopper);
@@ -102,26 +107,13 @@ std::optional<plan::Candidate> suited(plan::Candidate candidate, const Problem& 
   return candidate;
 }
 
-const records::Record* find_measured(const std::vector<records::Record>& records, const Problem& problem,
-                                     std::optional<Strategy> strategy, bool copies) {
-  const records::Record* measured = nullptr;
-  for (const records::Record& r : records)
-    if ((copies || !copies_between_ranks(r.candidate)) &&
-        strategy.value_or(r.candidate.strategy) == r.candidate.strategy && is_measured(r, problem) &&
-        (measured == nullptr ||
-         (measured->problem.b_layout != problem.b_layout && r.problem.b_layout == problem.b_layout)))
-      measured = &r;
-  return measured;
-}
-
 }  // namespace
 
 bool copies_between_ranks(const plan::Candidate& c) {
   return c.strategy == Strategy::fused && c.knobs.transport != Transport::store;
 }
 
-KnownPlans::KnownPlans(const records::Records& records, const Machine& machine)
-    : records_(&records), machine_(&machine) {
+KnownPlans::KnownPlans(const records::Records& records, const Machine& machine) : records_(&records) {
   for (const records::Record& r : records.list) {
     const double ratio =
         quick_seconds(r.problem, r.candidate, machine) / quick_seconds(r.problem, library_sequence(r.problem), machine);
@@ -131,68 +123,94 @@ KnownPlans::KnownPlans(const records::Records& records, const Machine& machine)
 
 std::optional<plan::Candidate> measured_plan(const records::Records& records, const Problem& problem,
                                              std::optional<Strategy> strategy, bool copies) {
-  const records::Record* measured = find_measured(records.list, problem, strategy, copies);
-  if (measured == nullptr) return std::nullopt;
-  return measured->candidate;
+  const records::Record* measured = nullptr;
+  for (const records::Record& r : records.list)
+    if ((copies || !copies_between_ranks(r.candidate)) &&
+        strategy.value_or(r.candidate.strategy) == r.candidate.strategy && is_measured(r, problem) &&
+        (measured == nullptr ||
+         (measured->problem.b_layout != problem.b_layout && r.problem.b_layout == problem.b_layout)))
+      measured = &r;
+  return measured != nullptr ? std::optional(measured->candidate) : std::nullopt;
 }
 
-std::optional<plan::Candidate> choose_alike(const records::Records& records, const Problem& problem,
-                                            std::optional<Strategy> strategy, const Machine& machine, bool hopper,
-                                            bool other_ranks) {
-  return choose_alike(KnownPlans(records, machine), problem, strategy, hopper, other_ranks);
+std::optional<plan::Candidate> with_best_tile(plan::Candidate candidate, const Problem& problem, const Machine& machine,
+                                              bool hopper) {
+  const Extent best = best_tile(problem, machine);
+  Knobs& k = candidate.knobs;
+  if (candidate.strategy != Strategy::fused || k.cluster_k > 1 || (k.tile_m == best.rows && k.tile_n == best.cols) ||
+      !has_kernel_tile(problem.type, hopper, best.rows, best.cols))
+    return std::nullopt;
+  k.tile_m = best.rows, k.tile_n = best.cols, k.cluster = 0;
+  return candidate;
 }
 
-std::optional<plan::Candidate> choose_alike(const KnownPlans& of_gpu, const Problem& problem,
-                                            std::optional<Strategy> strategy, bool hopper, bool other_ranks,
-                                            bool copies) {
-  const Machine& machine = of_gpu.machine();
+const Expected* best_of(const std::vector<Expected>& list) {
+  const Expected *best = nullptr, *baseline = nullptr;
+  for (const Expected& e : list) {
+    if (e.baseline)
+      baseline = &e;
+    else if (best == nullptr || e.doubted < best->doubted)
+      best = &e;
+  }
+  return best == nullptr || (baseline != nullptr && best->time > baseline->time) ? baseline : best;
+}
+
+std::vector<Expected> plans_alike(const KnownPlans& known, const Problem& problem, std::optional<Strategy> strategy,
+                                  const Machine& machine, bool hopper, bool other_ranks, bool copies, bool lent) {
   const auto counts = [&](const records::Record& r) { return copies || !copies_between_ranks(r.candidate); };
   const auto eligible = [&](const records::Record& r) {
     return strategy.value_or(r.candidate.strategy) == r.candidate.strategy;
   };
-  if (const auto* measured = find_measured(of_gpu.list(), problem, strategy, copies)) return measured->candidate;
-
   struct Near {
     plan::Candidate candidate;
     double distance;
   };
   std::vector<Near> nears;
   double error[kinds] = {}, weight[kinds] = {};
-  const plan::Candidate sequence = library_sequence(problem);
   // Where there is one rank, nothing travels.
   const bool borrows = other_ranks && problem.ranks > 1;
-  const Problem known = borrows ? among(problem, nearest_ranks(of_gpu.list(), problem, counts)) : problem;
-  const bool borrowed = known.ranks != problem.ranks;
+  const Problem like = borrows ? among(problem, nearest_ranks(known.list(), problem, counts)) : problem;
+  const bool borrowed = like.ranks != problem.ranks;
   bool has_own = false;
-  for (std::size_t i = 0; i < of_gpu.list().size(); ++i) {
-    const records::Record& r = of_gpu.list()[i];
+  for (std::size_t i = 0; i < known.list().size(); ++i) {
+    const records::Record& r = known.list()[i];
     if (!counts(r)) continue;
-    has_own |= kind_of(r.candidate) == own_collectives && r.problem.op == problem.op && r.problem.ranks == known.ranks;
-    const std::optional<double> distance = distance_to(r, known, borrowed);
+    has_own |= kind_of(r.candidate) == own_collectives && r.problem.op == problem.op && r.problem.ranks == like.ranks;
+    const std::optional<double> distance = distance_to(r, like, borrowed);
     if (!distance || !eligible(r)) continue;
     const double w = std::exp(-*distance);
     const Kind kind = kind_of(r.candidate);
-    error[kind] += w * of_gpu.error(i);
+    error[kind] += w * known.error(i);
     weight[kind] += w;
-    if (const auto candidate = suited(r.candidate, problem, machine, hopper)) nears.push_back({*candidate, *distance});
+    const auto candidate = suited(r.candidate, problem, machine, hopper);
+    if (!candidate) continue;
+    nears.push_back({*candidate, *distance});
+    if (!lent) continue;
+    if (const auto other = with_best_tile(*candidate, problem, machine, hopper))
+      nears.push_back({*other, *distance + own_tile_doubt});
   }
-  const double library = quick_seconds(problem, sequence, machine);
-  std::optional<plan::Candidate> best;
-  double least = 0, expected_of_best = 0;
+  std::vector<Expected> list;
+  const double library = quick_seconds(problem, library_sequence(problem), machine);
   for (const Near& near : nears) {
     const Kind kind = kind_of(near.candidate);
-    double expected = quick_seconds(problem, near.candidate, machine) / library * std::exp(error[kind] / weight[kind]);
-    if (kind == own_collectives) expected = std::min(expected, own_at_worst);
-    const double doubted = kind == own_collectives ? expected : expected * (1 + doubt * near.distance);
-    if (best && doubted >= least) continue;
-    best = near.candidate;
-    least = doubted;
-    expected_of_best = expected;
+    double time = quick_seconds(problem, near.candidate, machine) / library * std::exp(error[kind] / weight[kind]);
+    if (kind == own_collectives) time = std::min(time, own_at_worst);
+    list.push_back({near.candidate, time, kind == own_collectives ? time : time * (1 + doubt * near.distance)});
   }
-  if (strategy || (best ? expected_of_best <= 1 : !borrowed)) return best;
-  plan::Candidate sequential = sequence;
-  if (has_own && may_suit_own_collectives(problem)) sequential.knobs.transport = Transport::store;
-  return sequential;
+  if (strategy || (nears.empty() && !borrowed)) return list;
+  list.push_back({library_sequence(problem), 1, 1, true});
+  if (has_own && may_suit_own_collectives(problem)) list.back().candidate.knobs.transport = Transport::store;
+  return list;
+}
+
+std::optional<plan::Candidate> choose_alike(const records::Records& records, const Problem& problem,
+                                            std::optional<Strategy> strategy, const Machine& machine, bool hopper,
+                                            bool other_ranks) {
+  if (auto measured = measured_plan(records, problem, strategy)) return measured;
+  const std::vector<Expected> list =
+      plans_alike(KnownPlans(records, machine), problem, strategy, machine, hopper, other_ranks);
+  const Expected* best = best_of(list);
+  return best != nullptr ? std::optional(best->candidate) : std::nullopt;
 }
 
 }  // namespace imbrex::choose

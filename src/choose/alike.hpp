@@ -11,20 +11,20 @@
 namespace imbrex::choose {
 
 /// Records that plans are chosen by, with what the analytical cost model says of each, which takes longer to work out
-/// than all else. Both outlive it.
+/// than all else. They outlive it.
 class KnownPlans {
  public:
+  /// `machine`: of the GPUs that they were measured on.
   KnownPlans(const records::Records& records, const Machine& machine);
 
+  const records::Records& records() const { return *records_; }
   const std::vector<records::Record>& list() const { return records_->list; }
-  const Machine& machine() const { return *machine_; }
   /// By record: the logarithm of how many times as long it took, as a ratio to the library's sequence, as the cost
   /// model says.
   double error(std::size_t record) const { return errors_[record]; }
 
  private:
   const records::Records* records_;
-  const Machine* machine_;
   std::vector<double> errors_;
 };
 
@@ -33,20 +33,37 @@ class KnownPlans {
 std::optional<plan::Candidate> measured_plan(const records::Records& records, const Problem& problem,
                                              std::optional<Strategy> strategy, bool copies = true);
 
-/// What should be fastest for the problem, of the plans that were found fastest for others of the same operator and
-/// number of ranks, of a type of the same size, and of nearly its sizes, or else the library's sequence, of few rows
-/// with Imbrex' own collectives if some record has them; with `strategy`, of those of that strategy. None if all are
-/// far. `other_ranks`: where there are none of its number of ranks, but for one, records of the nearest serve, at
-/// whatever distance, as if each rank multiplied the same.
+/// A plan that may be run, and what is expected of it: seconds, or seconds over those of the library's sequence.
+struct Expected {
+  plan::Candidate candidate;
+  double time = 0;
+  double doubted = 0;     ///< the time, longer for a plan that was found far from the problem
+  bool baseline = false;  ///< it runs where nothing promises to be faster
+};
+
+/// The one to run: of the least doubted time, or the baseline where that one promises nothing; null: there are none.
+const Expected* best_of(const std::vector<Expected>& list);
+
+/// Plans for the problem: those that were found fastest for others of the same operator and number of ranks, of a type
+/// of the same size, and of nearly its sizes, and the library's sequence, of few rows with Imbrex' own collectives if
+/// some record has them; with `strategy`, those of that strategy. None if all are far. `other_ranks`: where there are
+/// none of its number of ranks, but for one, records of the nearest serve, at whatever distance, as if each rank
+/// multiplied the same, and the sequence is there in any case.
 ///
-/// A problem that was measured, but for its bias, gets its record's plan. For others the analytical cost model
-/// (quick_seconds, on `machine`) says how long each plan takes, as a ratio to the library's sequence, corrected by how
-/// far they are off for records of its kind; near ones count more in that, and a plan from far is doubted. Tiles are
-/// those of the type's kernels (with_kernel_tile); the other knobs suit the problem but for `partial`, which names the
-/// type, and `span_shards`, which its scales allow. `hopper`: what the plan runs on. `copies`: as measured_plan's.
-std::optional<plan::Candidate> choose_alike(const KnownPlans& known, const Problem& problem,
-                                            std::optional<Strategy> strategy, bool hopper, bool other_ranks,
-                                            bool copies = true);
+/// The analytical cost model (quick_seconds, on `machine`) says how long each plan takes, as a ratio to the library's
+/// sequence, corrected by how far it is off for records of its kind; near ones count more in that, and a plan from far
+/// is doubted. Tiles are those of the type's kernels (with_kernel_tile); other knobs suit the problem. `hopper`: what
+/// the plans run on. `copies`: as measured_plan's. `lent`: the records are of other GPUs, as fast as the machine's,
+/// which may be so with other tiles: every fused plan is listed with the machine's best tile, too.
+std::vector<Expected> plans_alike(const KnownPlans& known, const Problem& problem, std::optional<Strategy> strategy,
+                                  const Machine& machine, bool hopper, bool other_ranks, bool copies = true,
+                                  bool lent = false);
+
+/// A fused plan with the machine's best tile in the place of its own; none where that is its own, or no kernel has it.
+std::optional<plan::Candidate> with_best_tile(plan::Candidate candidate, const Problem& problem, const Machine& machine,
+                                              bool hopper);
+
+/// The best of them; for a problem that was measured, but for its bias, its record's plan.
 std::optional<plan::Candidate> choose_alike(const records::Records& records, const Problem& problem,
                                             std::optional<Strategy> strategy, const Machine& machine, bool hopper,
                                             bool other_ranks = false);

@@ -41,13 +41,18 @@ std::vector<Cut> best_cuts(const Problem& problem, const Machine& machine, bool 
   const RankShapes shapes = shapes_of(problem);
   const auto workers = static_cast<std::int64_t>(machine.sms);
   std::vector<std::pair<double, Cut>> cuts;
+  // Power that a shape draws tells once the product takes long enough: about so long.
+  const double busy = 2 * static_cast<double>(shapes.product.rows) * static_cast<double>(shapes.product.cols) *
+                      static_cast<double>(shapes.depth) /
+                      (machine.sm_rate.begin()->second.value * static_cast<double>(workers));
   for (const TileRate& t : machine.tiles) {
     // The kernels' tiles for e4m3, whose accumulators take twice the registers, end at 128 columns.
     if (problem.type == Type::e4m3 && t.tile_n > 128) continue;
     const std::int64_t count = tiles(shapes.product, t.tile_m, t.tile_n);
     const int parts = split ? parts_of_k(count, workers, shapes.depth) : 1;
     const double time =
-        wave_time(count, workers, shapes.depth, parts) * static_cast<double>(t.tile_m * t.tile_n) / t.efficiency;
+        wave_time(count, workers, shapes.depth, parts) * static_cast<double>(t.tile_m * t.tile_n) / t.efficiency *
+        (t.sustained > 0 ? machine::mean_heat(machine, {}, busy) / machine::mean_heat(machine, t, busy) : 1);
     cuts.push_back({time, {t.tile_m, t.tile_n, parts}});
   }
   if (cuts.empty()) return {{machine.tiles.front().tile_m, machine.tiles.front().tile_n, 1}};
@@ -292,6 +297,11 @@ int parts_of_k(std::int64_t tiles, std::int64_t workers, std::int64_t depth) {
   for (int parts = 2; parts <= 4 && depth / parts >= besides; ++parts)
     if (wave_time(tiles, workers, depth, parts) < wave_time(tiles, workers, depth, best)) best = parts;
   return wave_time(tiles, workers, depth, best) < 0.95 * wave_time(tiles, workers, depth, 1) ? best : 1;
+}
+
+Extent best_tile(const Problem& problem, const Machine& machine) {
+  const Cut cut = best_cuts(problem, machine, false).front();
+  return {cut.tile_m, cut.tile_n};
 }
 
 Plan choose(const Problem& problem, const std::vector<plan::Candidate>& candidates,

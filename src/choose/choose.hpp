@@ -41,6 +41,9 @@ bool may_suit_own_collectives(const Problem& problem);
 /// as long as its share of K and what every tile takes besides. 1 where more gain little.
 int parts_of_k(std::int64_t tiles, std::int64_t workers, std::int64_t depth);
 
+/// The machine's tile shape that computes the problem's product in the least time.
+Extent best_tile(const Problem& problem, const Machine& machine);
+
 /// The plan of least cost; of equals the first candidate's. `cost` predicts seconds.
 Plan choose(const Problem& problem, const std::vector<plan::Candidate>& candidates,
             const std::function<double(const Plan&)>& cost);

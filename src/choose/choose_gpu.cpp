@@ -3,15 +3,15 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <map>
-#include <mutex>
 #include <span>
 #include <string>
-#include <string_view>
+#include <utility>
 #include <vector>
 
+#include "base/check.hpp"
 #include "base/hash.hpp"
 #include "choose/alike.hpp"
+#include "choose/card.hpp"
 #include "choose/kernel_tiles.hpp"
 #include "choose/quick_times.hpp"
 #include "choose/signaled_times.hpp"
@@ -19,269 +19,284 @@
 #include "collectives/cuda/wire/comm.hpp"
 #include "execute/cuda/refusal.hpp"
 #include "execute/cuda/tables/table_survey.hpp"
-#include "execute/cuda/tables/translate.hpp"
 #include "execute/peer_access.hpp"
-#include "imbrex/advanced/execute.hpp"
-#include "imbrex/machine.hpp"
 #include "plan/problem.hpp"
 #include "plan/strategies/registry.hpp"
 #include "records/product_records.hpp"
 #include "records/records.hpp"
+#include "records/untuned.hpp"
 
 namespace imbrex::choose {
 namespace {
 
 static_assert(most_own_ranks == static_cast<int>(cuda::max_comm_ranks));
 
-constexpr std::string_view h200 = "NVIDIA H200";
+bool are_hopper(const GpuKind& gpus) { return gpus.major == 9; }
 
-const Machine& four_h200() {
-  static const Machine machine = load_machine("4xh200");
-  return machine;
-}
-
-// The GPU's records, and what is known of them, worked out once in this process. Any thread may call it.
-const KnownPlans& known_plans_of(const std::string& gpu) {
-  static std::mutex lock;
-  static std::map<std::string, KnownPlans> known;
-  const std::lock_guard guard(lock);
-  const auto found = known.find(gpu);
-  return found != known.end() ? found->second
-                              : known.emplace(gpu, KnownPlans(records::records_of(gpu), four_h200())).first->second;
-}
-
-// What the tables of these GPUs do not know, others of Hopper take from the H200's: tensor cores and links are the
-// same. Numbers of ranks without measurements take the nearest number's: those are nearer than what the
-// analytical cost model predicts.
-std::optional<plan::Candidate> measured_choice(const GpuKind& gpus, const Problem& problem,
-                                               std::optional<Strategy> strategy, Reason* reason) {
-  const bool hopper = gpus.major == 9;
-  const auto ask = [&](const std::string& gpu, bool other_ranks) {
-    const auto chosen = choose_alike(known_plans_of(gpu), problem, strategy, hopper, other_ranks, gpus.copies);
-    if (chosen && reason != nullptr)
-      reason->basis = measured_plan(records::records_of(gpu), problem, strategy, gpus.copies)
-                          ? fmt::format("measured as the fastest for this size on {}", gpu)
-                          : fmt::format("the fastest by what was measured for sizes {} it on {}",
-                                        other_ranks ? "and ranks other than" : "like", gpu);
-    return chosen;
-  };
-  for (const bool other_ranks : {false, true}) {
-    if (auto chosen = ask(gpus.name, other_ranks)) return chosen;
-    if (!hopper || gpus.name == h200) continue;
-    if (auto chosen = ask(std::string(h200), other_ranks)) return chosen;
-  }
-  return std::nullopt;
-}
-
-// A machine of such GPUs, without what they do not run.
-Machine machine_for(const Problem& problem, bool hopper) {
-  Machine machine = four_h200();
-  if (!hopper) machine.own_one_step = machine.own_two_steps = {};
-  if (has_kernel_tiles(problem.type, hopper))
-    std::erase_if(machine.tiles, [&](const TileRate& tile) {
-      return !has_kernel_tile(problem.type, hopper, tile.tile_m, tile.tile_n);
-    });
-  return machine;
-}
-
-// Candidates without copies between ranks; large shards, which copies would bring, are stored.
-void leave_out_copies(std::vector<plan::Candidate>& list, bool given_transport) {
-  if (given_transport) return static_cast<void>(std::erase_if(list, copies_between_ranks));
-  for (plan::Candidate& c : list)
-    if (copies_between_ranks(c)) c.knobs.transport = Transport::store, c.knobs.comm_rows = 0;
+// Several B are measured and predicted as one of all their columns, whose tiles are as many but for those at each B's
+// end.
+Problem as_one_product(const Problem& problem) {
+  if (plan::has_one_output(problem)) return problem;
+  Problem one = plan::without_gaps(problem);
+  for (int product = 1; product < plan::count_products(problem); ++product) one.n += plan::n_of(problem, product);
+  one.more_n = {};
+  one.gathered_a = false;
+  return one;
 }
 
 bool calls_nccl(const Problem& problem, const plan::Candidate& c) {
   return problem.ranks > 1 && c.strategy != Strategy::fused && c.knobs.transport != Transport::store && !c.knobs.codec;
 }
 
-// Whether the cost model's rates hold for them, about. It knows no other GPU, neither own tiles nor a library's: users
-// keep there what they have until plans were measured.
-bool is_modelled(const GpuKind& gpus) { return gpus.major == 9; }
+// What is to be chosen, and for what.
+struct Question {
+  Question(const Problem& of, std::optional<Strategy> asked, const GpuKind& on, const std::optional<CodecPair>& codes)
+      : problem(of),
+        one(as_one_product(of)),
+        strategy(asked),
+        codec(codes),
+        gpus(on),
+        card(card_of(on.name)),
+        machine(card.machine(of.type, are_hopper(on))),
+        reachable(of.ranks == 1 || execute::has_peer_access()),
+        library_refusal(cuda::refusal_of_library_bias(of)),
+        tensor_core_refusal(cuda::refusal_of_tma(of)) {
+    // cuBLASLt takes no more of e4m3 than the kernels do.
+    if (of.type == Type::e4m3 && library_refusal.empty())
+      library_refusal = on.fp8 ? tensor_core_refusal : "cuBLASLt multiplies no e4m3 on this GPU";
+    if (tensor_core_refusal.empty() && !has_kernel_tiles(of.type, are_hopper(on)))
+      tensor_core_refusal = fmt::format("{} on this GPU", name_of(of.type));
+  }
 
-// By the analytical cost model, which chooses as the simulator would, and at once.
-plan::Candidate predicted_choice(const Problem& problem, std::optional<Strategy> strategy,
-                                 const plan::GivenKnobs& knobs, const GpuKind& gpus, Reason* reason,
-                                 const std::optional<CodecPair>& codec = {}) {
-  const Machine machine = machine_for(problem, gpus.major == 9);
-  std::vector<plan::Candidate> list = candidates(problem, machine, strategy, knobs, codec);
+  const Problem& problem;
+  Problem one;  // as_one_product
+  std::optional<Strategy> strategy;
+  std::optional<CodecPair> codec;
+  const GpuKind& gpus;
+  const Card& card;
+  const Machine& machine;
+  bool reachable = false;           // ranks reach each other's memory
+  std::string library_refusal;      // of the product
+  std::string tensor_core_refusal;  // of the product, by Imbrex' own kernels
+
+  bool library_runs() const { return gpus.libraries && library_refusal.empty(); }
+  // The plain kernel is far behind a library's, and runs where no library does.
+  bool may_be_plain() const { return strategy || !library_runs(); }
+  // What speaks against all plans in tiles; empty where nothing does.
+  std::string objection_to_tiles() const {
+    return may_be_plain() || tensor_core_refusal.empty()
+               ? std::string()
+               : fmt::format("no kernel of Imbrex' on tensor cores takes {}", tensor_core_refusal);
+  }
+};
+
+// By which another tile than the measured one must be faster by the cost model.
+constexpr double least_gain = 0.01;
+
+// LIST: what may run, and how long it takes.
+
+struct List {
+  std::vector<Expected> plans;
+  std::string basis;     // why the best one is
+  bool seconds = false;  // so are the times
+};
+
+List measured_list(const Question& q, const KnownPlans& known, bool other_ranks) {
+  const std::string& gpu = known.records().gpu;
+  const bool hopper = are_hopper(q.gpus), lent = &known != q.card.known().front();
+  if (const auto plan = measured_plan(known.records(), q.one, q.strategy, q.gpus.copies)) {
+    List list{{{*plan}}, fmt::format("measured as the fastest for this size on {}", gpu)};
+    if (!lent) return list;
+    if (const auto other = with_best_tile(*plan, q.one, q.machine, hopper)) {
+      const auto seconds = [&](const plan::Candidate& c) { return quick_seconds(q.one, c, q.machine); };
+      list.plans.front().doubted = seconds(*plan);
+      list.plans.push_back({*other, 0, seconds(*other) * (1 + least_gain)});
+      if (best_of(list.plans) == &list.plans.back())
+        list.basis += fmt::format(", with tiles of {} x {} that suit {} better", other->knobs.tile_m,
+                                  other->knobs.tile_n, q.gpus.name);
+    }
+    return list;
+  }
+  return {plans_alike(known, q.one, q.strategy, q.machine, hopper, other_ranks, q.gpus.copies, lent),
+          fmt::format("the fastest by what was measured for sizes {} it on {}",
+                      other_ranks ? "and ranks other than" : "like", gpu)};
+}
+
+// Plans without copies between ranks; large shards, which copies would bring, are stored.
+void leave_out_copies(std::vector<plan::Candidate>& list, bool given_transport) {
+  if (given_transport) return static_cast<void>(std::erase_if(list, copies_between_ranks));
+  for (plan::Candidate& c : list)
+    if (copies_between_ranks(c)) c.knobs.transport = Transport::store, c.knobs.comm_rows = 0;
+}
+
+List predicted_list(const Question& q, const plan::GivenKnobs& knobs) {
+  std::vector<plan::Candidate> candidates = choose::candidates(q.one, q.machine, q.strategy, knobs, q.codec);
+  // Says what the strategy does not take.
+  if (candidates.empty()) plan::validate_knobs(q.problem, q.strategy.value_or(Strategy::fused), knobs.over(Knobs{}));
+  IMBREX_EXPECTS(!candidates.empty(), "no strategy takes knob nodes = {} here", knobs.values().nodes);
+  if (!q.gpus.copies) leave_out_copies(candidates, knobs.has("transport"));
   // By NCCL, on SMs that are kept free: without some, nothing is hidden. Where GPUs reach each other's memory it was
   // never measured together with fused plans.
-  const bool try_all = gpus.libraries && gpus.lanes && gpus.nccl && !execute::has_peer_access();
-  if (!strategy)
-    std::erase_if(list, [&](const plan::Candidate& c) {
+  const bool try_all = q.gpus.libraries && q.gpus.lanes && q.gpus.nccl && !execute::has_peer_access();
+  if (!q.strategy)
+    std::erase_if(candidates, [&](const plan::Candidate& c) {
       return choice_of(c.strategy).untried && (!try_all || c.knobs.kept_free == 0);
     });
-  const auto by_nccl = [&](const plan::Candidate& c) { return calls_nccl(problem, c); };
-  if (!strategy && !gpus.nccl && !std::all_of(list.begin(), list.end(), by_nccl)) std::erase_if(list, by_nccl);
-  if (!gpus.copies) leave_out_copies(list, knobs.has("transport"));
-  const auto sequence = std::find_if(list.begin(), list.end(),
-                                     [](const plan::Candidate& c) { return c.strategy == Strategy::sequential; });
-  if (!strategy && !is_modelled(gpus) && sequence != list.end()) {
-    if (reason != nullptr)
-      *reason = {fmt::format("no plan was measured on {}: what libraries do; `imbrex tune` measures", gpus.name), {}};
-    return *sequence;
+  // Where no product was measured, of the card or of the kind, the model knows neither own kernels nor a library's:
+  // users keep what they have.
+  const auto sequence = std::find_if(candidates.begin(), candidates.end(), [&](const plan::Candidate& c) {
+    return c.strategy == Strategy::sequential && (q.gpus.nccl || !calls_nccl(q.one, c));
+  });
+  const bool known = q.card.is_measured() && (q.codec || q.objection_to_tiles().empty());
+  if (!q.strategy && !known && q.library_runs() && sequence != candidates.end())
+    return {{{knobs || q.codec || sequence->knobs.transport == Transport::store ? *sequence : library_sequence(q.one)}},
+            fmt::format("no plan was measured on {}: what libraries do; `imbrex tune` measures", q.gpus.name)};
+  List list{{}, fmt::format("predicted by the cost model for {}; `imbrex tune` measures", q.gpus.name), true};
+  for (plan::Candidate& c : candidates) {
+    const double seconds = quick_seconds(q.one, c, q.machine);
+    if (!knobs && c.strategy == Strategy::fused)
+      c.knobs = with_kernel_tile(c.knobs, q.problem.type, are_hopper(q.gpus));
+    list.plans.push_back({c, seconds, seconds});
   }
-  const auto seconds = [&](const plan::Candidate& c) { return quick_seconds(problem, c, machine); };
-  if (reason != nullptr) {
-    *reason = {"predicted by the cost model for H200s; `imbrex tune` measures", {}};
-    for (const plan::Candidate& c : list) reason->add(c.strategy, seconds(c));
+  return list;
+}
+
+// FILTER: what speaks against a plan; empty where nothing does.
+
+std::string refusal_of(const Question& q, const plan::Candidate& c) {
+  if (q.strategy) return {};
+  const plan::StrategyEntry& entry = plan::entry_of(c.strategy);
+  if (entry.one_output && !plan::has_one_output(q.problem)) return fmt::format("{} takes one B only", entry.name);
+  if (!q.gpus.nccl && calls_nccl(q.problem, c))
+    return "the environment keeps Imbrex from NCCL, which the fastest plan calls";
+  return {};
+}
+
+// Against running it while others run.
+std::string objection_to(const Question& q, const plan::Candidate& c) {
+  if (q.may_be_plain() || (c.strategy != Strategy::fused && c.strategy != Strategy::signaled)) return {};
+  if (std::string all = q.objection_to_tiles(); !all.empty()) return all;
+  // Tiles begin with a rank's columns.
+  const bool suits =
+      !plan::owns_columns(q.problem, c.knobs) || q.problem.n % (cuda::column_step(q.problem) * q.problem.ranks) == 0;
+  return suits ? std::string()
+               : fmt::format("no kernel of Imbrex' on tensor cores takes N = {} cut for {} ranks", q.problem.n,
+                             q.problem.ranks);
+}
+
+// SCORE: the best plan of which nothing is said.
+
+// `why`: what speaks against a better one, the first of all lists.
+std::optional<plan::Candidate> best_that_runs(const Question& q, std::vector<Expected> plans, bool picky,
+                                              std::string& why) {
+  while (const Expected* best = best_of(plans)) {
+    std::string against = refusal_of(q, best->candidate);
+    if (picky && against.empty()) against = objection_to(q, best->candidate);
+    if (against.empty()) return best->candidate;
+    if (why.empty()) why = std::move(against);
+    plans.erase(plans.begin() + (best - plans.data()));
   }
-  return *std::min_element(list.begin(), list.end(),
-                           [&](const plan::Candidate& x, const plan::Candidate& y) { return seconds(x) < seconds(y); });
+  return std::nullopt;
 }
 
-// By what was measured, or else predicted.
-plan::Candidate fastest(const Problem& problem, std::optional<Strategy> strategy, const GpuKind& gpus, Reason* reason) {
-  const std::optional<plan::Candidate> measured = measured_choice(gpus, problem, strategy, reason);
-  if (!measured && strategy == Strategy::sequential) return library_sequence(problem);
-  if (!measured) return predicted_choice(problem, strategy, {}, gpus, reason);
-  plan::Candidate found = *measured;
-  if (found.knobs.partial != Type::fp32) found.knobs.partial = output_type(problem.type);
-  // What was measured may be of another kind of scales; of those a tensor, a tile has one of A.
-  if (problem.op == Operator::all_gather_gemm && problem.scales == Scales::tensor) found.knobs.span_shards = false;
-  return found;
-}
-
-// Whether some kernel on tensor cores takes the operands; if not, fused plans run on the plain one.
-bool suits_tensor_cores(const Problem& problem, bool hopper) {
-  return has_kernel_tiles(problem.type, hopper) && cuda::refusal_of_tma(problem).empty();
-}
-
-// Whether, with these knobs, the tiles do, too; they begin with a rank's columns.
-bool tiles_suit_tensor_cores(const Problem& problem, const Knobs& knobs) {
-  return !plan::owns_columns(problem, knobs) || problem.n % (cuda::column_step(problem) * problem.ranks) == 0;
-}
-
-// Knobs where the caller gave none.
-plan::Candidate chosen_freely(const Problem& problem, std::optional<Strategy> strategy, const GpuKind& gpus,
-                              Reason* reason) {
-  const auto by_library = [&](std::string_view why) {
-    const plan::Candidate sequence = fastest(problem, Strategy::sequential, gpus, nullptr);
-    if (reason != nullptr) *reason = {fmt::format("no kernel of Imbrex' on tensor cores takes {}", why), {}};
-    return sequence;
+// What was measured on such GPUs, then on those that they are as fast as, then with other numbers of ranks; at last the
+// cost model.
+plan::Candidate best_of_all(const Question& q, const plan::GivenKnobs& knobs, Reason* reason) {
+  if (q.strategy == Strategy::sequential && !q.codec && !knobs) return library_sequence(q.problem);
+  // What was measured stores to peers, and sends no codes.
+  const bool by_records = !knobs && !q.codec && (q.strategy || q.reachable);
+  std::string why = q.objection_to_tiles();
+  const auto take = [&](const List& list, bool picky) {
+    const auto best = best_that_runs(q, list.plans, picky, why);
+    if (!best || reason == nullptr) return best;
+    *reason = {why.empty() ? list.basis : why, {}};
+    if (list.seconds)
+      for (const Expected& e : list.plans) reason->add(e.candidate.strategy, e.time);
+    return best;
   };
-  const bool hopper = gpus.major == 9;
-  if (strategy == Strategy::sequential) return library_sequence(problem);
-  // The plain kernel is far behind a library's. What it takes of e4m3, cuBLASLt does not.
-  const bool may_be_plain = strategy || problem.type == Type::e4m3;
-  if (!may_be_plain && !suits_tensor_cores(problem, hopper)) {
-    const std::string refusal = cuda::refusal_of_tma(problem);
-    return by_library(refusal.empty() ? fmt::format("{} on this GPU", name_of(problem.type)) : refusal);
+  for (const bool picky : {true, false}) {
+    for (const bool other_ranks : {false, true})
+      for (const KnownPlans* known : q.card.known())
+        if (by_records)
+          if (const auto best = take(measured_list(q, *known, other_ranks), picky)) return *best;
+    const List predicted = predicted_list(q, knobs);
+    if (const auto best = take(predicted, picky)) return *best;
+    // The executor says why it does not run.
+    if (!picky) return best_of(predicted.plans)->candidate;
   }
-  plan::Candidate chosen = fastest(problem, strategy, gpus, reason);
-  if (chosen.strategy != Strategy::fused) return chosen;
-  chosen.knobs = with_kernel_tile(chosen.knobs, problem.type, hopper);
-  if (may_be_plain || tiles_suit_tensor_cores(problem, chosen.knobs)) return chosen;
-  return by_library(fmt::format("N = {} cut for {} ranks", problem.n, problem.ranks));
-}
-
-// A fused plan, or, where that would run on the plain kernel, the library's product and Imbrex' own collectives, if
-// there are some for the problem.
-plan::Candidate without_nccl(const Problem& problem, const GpuKind& gpus, Reason* reason) {
-  if (reason != nullptr) *reason = {"the environment keeps Imbrex from NCCL, which the fastest plan calls", {}};
-  const bool hopper = gpus.major == 9;
-  if (suits_tensor_cores(problem, hopper) || !hopper || !may_suit_own_collectives(problem))
-    return chosen_freely(problem, Strategy::fused, gpus, nullptr);
-  plan::Candidate sequence = library_sequence(problem);
-  sequence.knobs.transport = Transport::store;
-  return sequence;
-}
-
-}  // namespace
-
-GpuKind kind_of(const GpuSurvey& survey, int ranks_per_gpu, bool processes) {
-  GpuKind kind{survey.gpus.front().name, survey.gpus.front().major, ranks_per_gpu == 1,
-               ranks_per_gpu == 1 || processes};
-  for (const Gpu& gpu : survey.gpus) kind.major = std::min(kind.major, gpu.major);
-  return kind;
-}
-
-namespace {
-
-// Several B are chosen for as one of all their columns, whose tiles are as many but for those at each B's end. Nothing
-// else is measured yet.
-plan::Candidate choose_for_outputs(const Problem& problem, std::optional<Strategy> strategy,
-                                   const plan::GivenKnobs& knobs, const GpuKind& gpus, Reason* reason) {
-  const bool libraries = gpus.libraries && cuda::refusal_of_library_bias(problem).empty(), open = !strategy;
-  if (!strategy && !libraries) strategy = Strategy::fused;
-  if (reason != nullptr && strategy) reason->basis = "no library computes this product here";
-  // Where one B of all the columns suits, each of them may not.
-  if (!strategy && !suits_tensor_cores(problem, gpus.major == 9)) {
-    strategy = Strategy::sequential;
-    if (reason != nullptr) reason->basis = "no kernel of Imbrex' on tensor cores takes the operands";
-  }
-  Problem one = plan::without_gaps(problem);
-  for (int product = 1; product < plan::count_products(problem); ++product) one.n += plan::n_of(problem, product);
-  one.more_n = {};
-  one.gathered_a = false;
-  plan::Candidate chosen = choose_gpu_candidate(one, strategy, knobs, gpus, {}, reason);
-  // Strategies with one output take one B.
-  if (!strategy && plan::entry_of(chosen.strategy).one_output) {
-    if (reason != nullptr) *reason = {fmt::format("{} takes one B only", name_of(chosen.strategy)), {}};
-    chosen =
-        choose_gpu_candidate(one, execute::has_peer_access() ? Strategy::fused : Strategy::sequential, knobs, gpus);
-  }
-  if (open && !knobs && !gpus.nccl && calls_nccl(one, chosen)) chosen = without_nccl(one, gpus, reason);
-  if (knobs.all() || chosen.strategy != Strategy::sequential) return chosen;
-  chosen.knobs.library_tile = 0, chosen.knobs.library_parts = 1;  // the record's are for another product
-  chosen = with_product_record(chosen, problem, gpus);
-  chosen.knobs = knobs.over(chosen.knobs);
-  return chosen;
+  return library_sequence(q.problem);
 }
 
 // What the choice is with some knobs in the place of its own; none where it cannot have them.
-std::optional<plan::Candidate> with_some(const Problem& problem, const plan::Candidate& chosen,
-                                         const plan::GivenKnobs& given, const GpuKind& gpus) {
+std::optional<plan::Candidate> with_some(const Question& q, const plan::Candidate& chosen,
+                                         const plan::GivenKnobs& given) {
   if (given.in(chosen.knobs)) return chosen;
-  const bool hopper = gpus.major == 9, peers = plan::entry_of(chosen.strategy).reaches_peers;
+  const bool peers = plan::entry_of(chosen.strategy).reaches_peers;
   if (peers && given.values().nodes > 1) return std::nullopt;
-  plan::Candidate with = with_given(problem, chosen, given, machine_for(problem, hopper));
-  if (peers) with.knobs = with_kernel_tile(with.knobs, problem.type, hopper, given);
-  if (!gpus.copies && copies_between_ranks(with) && given.has("transport")) return std::nullopt;
+  plan::Candidate with = with_given(q.problem, chosen, given, q.machine);
+  if (peers) with.knobs = with_kernel_tile(with.knobs, q.problem.type, are_hopper(q.gpus), given);
+  if (!q.gpus.copies && copies_between_ranks(with) && given.has("transport")) return std::nullopt;
   try {
-    plan::validate_knobs(problem, with.strategy, with.knobs);
+    plan::validate_knobs(q.problem, with.strategy, with.knobs);
   } catch (const Error&) {
     return std::nullopt;
   }
   return with;
 }
 
+// The only strategy that computes the problem here, and why; none where several do. Codes are for library strategies:
+// where those do not run, the executor says why.
+std::optional<Strategy> only_strategy(const Question& q, Reason* reason) {
+  if (q.strategy || q.codec || q.library_runs()) return q.strategy;
+  if (reason != nullptr)
+    *reason = {q.gpus.libraries ? q.library_refusal : "threads that share a GPU run no library collectives", {}};
+  const bool lanes = q.gpus.libraries && q.gpus.lanes && plan::has_one_output(q.problem);
+  return q.reachable || !lanes ? Strategy::fused : Strategy::signaled;
+}
+
 }  // namespace
+
+std::string name_of_all(std::span<const std::string> names) {
+  std::vector<std::string> unlike;
+  for (const std::string& name : names)
+    if (std::find(unlike.begin(), unlike.end(), name) == unlike.end()) unlike.push_back(name);
+  return fmt::format("{}", fmt::join(unlike, " and "));
+}
+
+GpuKind kind_of(const GpuSurvey& survey, int ranks_per_gpu, bool processes) {
+  GpuKind kind{{}, survey.gpus.front().major, ranks_per_gpu == 1, ranks_per_gpu == 1 || processes};
+  std::vector<std::string> names;
+  for (const Gpu& gpu : survey.gpus) {
+    names.push_back(gpu.name);
+    kind.major = std::min(kind.major, gpu.major);
+    kind.fp8 = kind.fp8 && (gpu.major > 8 || (gpu.major == 8 && gpu.minor >= 9));
+  }
+  kind.name = name_of_all(names);
+  return kind;
+}
 
 plan::Candidate choose_gpu_candidate(const Problem& problem, std::optional<Strategy> strategy,
                                      const plan::GivenKnobs& knobs, const GpuKind& gpus,
                                      const std::optional<CodecPair>& codec, Reason* reason) {
-  if (strategy) reason = nullptr;
-  if (knobs && !knobs.all() && plan::has_one_output(problem)) {
-    const std::optional<CodecPair> codes = knobs.has("codec") ? knobs.values().codec : codec;
-    const plan::Candidate chosen = choose_gpu_candidate(problem, strategy, {}, gpus, codes, reason);
-    if (const auto with = with_some(problem, chosen, knobs, gpus)) return *with;
-    return predicted_choice(problem, strategy, knobs, gpus, reason, codes);
-  }
-  if (!plan::has_one_output(problem)) return choose_for_outputs(problem, strategy, knobs, gpus, reason);
-  // Codes are for library strategies: where those do not run, the executor says why.
-  const bool reachable = problem.ranks == 1 || execute::has_peer_access();
-  if (!strategy && !codec && (!gpus.libraries || !cuda::refusal_of_library_bias(problem).empty())) {
-    strategy = reachable || !gpus.libraries || !gpus.lanes ? Strategy::fused : Strategy::signaled;
-    if (reason != nullptr)
-      *reason = {gpus.libraries ? cuda::refusal_of_library_bias(problem)
-                                : "threads that share a GPU run no library collectives",
-                 {}};
-    reason = nullptr;
-  }
-  if (knobs && strategy) return {*strategy, knobs.values()};
-  // What was measured stores to peers.
-  if (knobs || (!strategy && !codec && !reachable)) return predicted_choice(problem, strategy, knobs, gpus, reason);
-  if (codec) return with_product_record(predicted_choice(problem, strategy, {}, gpus, reason, codec), problem, gpus);
-  plan::Candidate chosen = chosen_freely(problem, strategy, gpus, reason);
-  if (!strategy && !gpus.nccl && calls_nccl(problem, chosen)) chosen = without_nccl(problem, gpus, reason);
-  return with_product_record(chosen, problem, gpus);
+  Question q(problem, strategy, gpus, knobs.has("codec") ? knobs.values().codec : codec);
+  if (!strategy) q.strategy = only_strategy(q, reason);
+  if (q.strategy) reason = nullptr;
+  if (knobs.all() && q.strategy) return {*q.strategy, knobs.values()};
+  std::optional<plan::Candidate> chosen;
+  if (knobs && !knobs.all()) chosen = with_some(q, best_of_all(q, {}, reason), knobs);
+  if (!chosen) chosen = best_of_all(q, knobs, reason);
+  if (knobs.all() || chosen->strategy != Strategy::sequential) return *chosen;
+  // A record's tile is for another product.
+  if (!plan::has_one_output(problem)) chosen->knobs.library_tile = 0, chosen->knobs.library_parts = 1;
+  chosen = with_product_record(*chosen, problem, gpus);
+  chosen->knobs = knobs.over(chosen->knobs);
+  return *chosen;
 }
 
 Knobs packed_knobs(const Problem& problem, const GpuKind* gpus, const std::optional<CodecPair>& codec,
                    const plan::GivenKnobs& given) {
-  const Machine machine = gpus != nullptr ? machine_for(problem, gpus->major == 9) : nominal_host_machine();
+  const Machine machine =
+      gpus != nullptr ? card_of(gpus->name).machine(problem.type, are_hopper(*gpus)) : nominal_host_machine();
   const Knobs* best = nullptr;
   double least = 0;
   std::vector<plan::Candidate> list = candidates(problem, machine, Strategy::signaled, given, codec);
@@ -313,8 +328,10 @@ Knobs packed_knobs(const Problem& problem, const GpuKind* gpus, const std::optio
 }
 
 std::uint64_t digest_of_tables(const GpuKind& gpus) {
-  const std::string text =
-      records::to_json(records::records_of(gpus.name)) + records::to_json(records::records_of(std::string(h200)));
+  std::string text;
+  for (const KnownPlans* known : card_of(gpus.name).known()) text += records::to_json(known->records());
+  for (const Type type : {Type::bf16, Type::fp16, Type::fp32, Type::e4m3})
+    text += to_json(card_of(gpus.name).machine(type, are_hopper(gpus)));
   return base::hash_of(std::as_bytes(std::span(text)));
 }
 
@@ -322,6 +339,10 @@ plan::Candidate with_product_record(plan::Candidate candidate, const Problem& pr
   if (candidate.strategy == Strategy::sequential)
     candidate.knobs = records::with_library_tile(candidate.knobs, records::records_of(gpus.name).products, problem);
   return candidate;
+}
+
+void note_untuned(const Problem& problem, const GpuKind& gpus) {
+  records::untuned_sizes().note(problem, records::records_of(gpus.name));
 }
 
 Plan choose_gpu_plan(const Problem& problem, std::optional<Strategy> strategy, const plan::GivenKnobs& knobs,

@@ -34,7 +34,7 @@ double product_seconds(const Problem& problem, const RankShapes& shapes, const C
                            static_cast<double>(shapes.depth) * static_cast<double>(shapes.product.cols)) *
                           size;
   const double busy = std::min(workers_of(cut), sms) / machine.sms.value;
-  return std::max(cool / machine::mean_heat(machine, cool),
+  return std::max(cool / machine::mean_heat(machine, tile, cool),
                   operands / (machine.memory_bandwidth.value * std::min(1.0, memory_share * busy)) + begins);
 }
 

@@ -64,6 +64,8 @@ std::vector<std::size_t> groups_of_collectives(const Plan& plan) {
 
 }  // namespace
 
+Knowledge knowledge_of(const std::string& name, int major) { return choose::knowledge_of(name, major); }
+
 std::optional<ExpectedGroups> expected_groups(const Plan& plan, const Machine& machine) {
   if (plan.strategy != Strategy::signaled || plan.problem.ranks == 1) return {};
   const Report report = make_simulator(machine, {.timeline = true})->prepare(plan)->run({});

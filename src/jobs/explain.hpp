@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "choose/card.hpp"
 #include "choose/reason.hpp"
 #include "imbrex/machine.hpp"
 #include "imbrex/plan.hpp"
@@ -34,6 +35,11 @@ struct Explained {
 /// in the reason: "simulated on 4xh200".
 Explained choose_explained(const Problem& problem, std::optional<Strategy> strategy, const plan::GivenKnobs& knobs,
                            const Machine& machine, const std::string& basis);
+
+using choose::Knowledge;
+
+/// As choose::knowledge_of.
+Knowledge knowledge_of(const std::string& name, int major);
 
 /// One group of a signaled plan, in seconds from the plan's begin.
 struct ExpectedGroup {

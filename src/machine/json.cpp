@@ -146,7 +146,7 @@ constexpr std::string_view sections[] = {"compute", "copy_engine", "stores", "li
 Machine read_machine(const Node& root) {
   root.keys(
       {"format", "name", "about", "devices", "compute", "copy_engine", "stores", "links", "signals", "collectives"},
-      {"hosts"});
+      {"gpus", "tuned_like", "hosts"});
   const std::string format = root["format"].string();
   IMBREX_EXPECTS(format == format_name, "{}.format is '{}'; this version reads '{}'", root.place(),
                  base::printable(format), format_name);
@@ -156,6 +156,11 @@ Machine read_machine(const Node& root) {
                  root.place(), base::printable(machine.name));
   machine.about = root["about"].string();
   machine.devices = static_cast<int>(root["devices"].integer(1, 65536));
+  if (root.has("gpus")) {
+    for (const Node& gpu : root["gpus"].elements(64)) machine.gpus.push_back(gpu.string());
+    IMBREX_EXPECTS(!machine.gpus.empty(), "{} has no names; a file of no GPUs leaves it out", root["gpus"].place());
+  }
+  if (root.has("tuned_like")) machine.tuned_like = root["tuned_like"].string();
   for (std::string_view section : sections) {
     std::vector<std::string_view> others;
     for (const auto& curve : optional_curves(section)) others.push_back(curve.key);
@@ -181,11 +186,12 @@ Machine read_machine(const Node& root) {
     machine.sm_rate[parse_type(type)] = read_constant(node, "flop/s", Rule::rate);
   }
   for (const Node& node : root["compute"]["tiles"].elements(256)) {
-    node.keys({"tile_m", "tile_n", "efficiency", "prologue", "epilogue"});
-    machine.tiles.push_back({node["tile_m"].integer(1, 65536), node["tile_n"].integer(1, 65536),
-                             read_constant(node["efficiency"], "ratio", Rule::ratio),
-                             read_constant(node["prologue"], "s", Rule::time),
-                             read_constant(node["epilogue"], "s", Rule::time)});
+    node.keys({"tile_m", "tile_n", "efficiency", "prologue", "epilogue"}, {"sustained"});
+    machine.tiles.push_back(
+        {node["tile_m"].integer(1, 65536), node["tile_n"].integer(1, 65536),
+         read_constant(node["efficiency"], "ratio", Rule::ratio), read_constant(node["prologue"], "s", Rule::time),
+         read_constant(node["epilogue"], "s", Rule::time),
+         node.has("sustained") ? read_constant(node["sustained"], "ratio", Rule::ratio) : Constant{}});
   }
   for (const auto& curve : curves) machine.*curve.member = read_curve(root["collectives"][curve.key]);
   for (std::string_view section : sections)
@@ -235,6 +241,10 @@ void add_optional(std::vector<std::string>& lines, const Machine& machine, std::
 std::string to_json(const Machine& machine) {
   std::string out = fmt::format("{{\n  \"format\": \"{}\",\n  \"name\": {},\n  \"about\": {},\n  \"devices\": {}",
                                 format_name, text_of(machine.name), text_of(machine.about), machine.devices);
+  std::vector<std::string> gpus;
+  for (const std::string& gpu : machine.gpus) gpus.push_back(text_of(gpu));
+  if (!gpus.empty()) out += fmt::format(",\n  \"gpus\": [{}]", fmt::join(gpus, ", "));
+  if (!machine.tuned_like.empty()) out += fmt::format(",\n  \"tuned_like\": {}", text_of(machine.tuned_like));
   for (std::string_view section : sections) {
     std::vector<std::string> lines;
     for (const Field& field : fields)
@@ -250,9 +260,12 @@ std::string to_json(const Machine& machine) {
       for (const TileRate& tile : machine.tiles)
         tiles.push_back(fmt::format(
             "      {{\"tile_m\": {}, \"tile_n\": {},\n       \"efficiency\": {},\n       \"prologue\": {},\n"
-            "       \"epilogue\": {}}}",
+            "       \"epilogue\": {}{}}}",
             tile.tile_m, tile.tile_n, text_of(tile.efficiency, "ratio"), text_of(tile.prologue, "s"),
-            text_of(tile.epilogue, "s")));
+            text_of(tile.epilogue, "s"),
+            tile.sustained == Constant{}
+                ? std::string()
+                : fmt::format(",\n       \"sustained\": {}", text_of(tile.sustained, "ratio"))));
       lines.push_back(fmt::format("    \"sm_rate\": {{\n{}\n    }}", fmt::join(rates, ",\n")));
       add_optional(lines, machine, section);
       lines.push_back(fmt::format("    \"tiles\": [\n{}\n    ]", fmt::join(tiles, ",\n")));

@@ -22,7 +22,7 @@ std::vector<std::string> search_path(const std::vector<std::string>& folders) {
   return result;
 }
 
-Machine load_file(const fs::path& path) {
+std::string read(const fs::path& path) {
   std::error_code error;
   IMBREX_EXPECTS(fs::is_regular_file(path, error), "machine file '{}' does not exist or is not a file", path.string());
   const auto size = fs::file_size(path, error);
@@ -32,7 +32,19 @@ Machine load_file(const fs::path& path) {
   std::string text(static_cast<std::size_t>(size), '\0');
   file.read(text.data(), static_cast<std::streamsize>(size));
   IMBREX_EXPECTS(file.good() || (file.eof() && size == 0), "machine file '{}' cannot be read", path.string());
-  return parse_machine(text, path.string());
+  return text;
+}
+
+Machine load_file(const fs::path& path) { return parse_machine(read(path), path.string()); }
+
+// In an order that every rank finds them in.
+std::vector<fs::path> files_in(const std::string& folder) {
+  std::vector<fs::path> files;
+  std::error_code error;
+  for (fs::directory_iterator it(folder, error), end; !error && it != end; it.increment(error))
+    if (it->path().extension() == extension) files.push_back(it->path());
+  std::sort(files.begin(), files.end());
+  return files;
 }
 
 }  // namespace
@@ -59,11 +71,8 @@ std::vector<std::string> machine_folders() {
 
 std::vector<std::string> machine_names(const std::vector<std::string>& folders) {
   std::set<std::string> names;
-  for (const std::string& folder : search_path(folders)) {
-    std::error_code error;
-    for (fs::directory_iterator it(folder, error), end; !error && it != end; it.increment(error))
-      if (it->path().extension() == extension) names.insert(it->path().stem().string());
-  }
+  for (const std::string& folder : search_path(folders))
+    for (const fs::path& file : files_in(folder)) names.insert(file.stem().string());
   return {names.begin(), names.end()};
 }
 
@@ -81,6 +90,17 @@ Machine load_machine(std::string_view name_or_path, const std::vector<std::strin
   IMBREX_EXPECTS(false, "no machine is called '{}'; known are {} (looked in {})", name_or_path,
                  fmt::join(machine_names(folders), ", "), fmt::join(path, ", "));
   return {};
+}
+
+std::optional<Machine> find_machine_of(std::string_view gpu, const std::vector<std::string>& folders) {
+  for (const std::string& folder : search_path(folders))
+    for (const fs::path& file : files_in(folder)) {
+      const std::string text = read(file);
+      if (text.find(gpu) == std::string::npos) continue;  // most files: reading one takes a tenth of parsing it
+      Machine machine = parse_machine(text, file.string());
+      if (std::find(machine.gpus.begin(), machine.gpus.end(), gpu) != machine.gpus.end()) return machine;
+    }
+  return std::nullopt;
 }
 
 }  // namespace imbrex

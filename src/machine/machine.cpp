@@ -88,6 +88,13 @@ void validate(const Machine& machine) {
   using namespace machine;
   IMBREX_EXPECTS(machine.devices >= 1 && machine.devices <= 65536, "devices is {}; it must be 1 to 65536",
                  machine.devices);
+  const auto check_gpu = [](std::string_view place, const std::string& name) {
+    IMBREX_EXPECTS(!name.empty() && base::is_printable(name),
+                   "{} is '{}'; it must be a GPU's name, one line without control characters", place,
+                   base::printable(name));
+  };
+  for (const std::string& gpu : machine.gpus) check_gpu("gpus", gpu);
+  if (!machine.tuned_like.empty()) check_gpu("tuned_like", machine.tuned_like);
   for (const Field& field : fields)
     check_rule(field.rule, machine.*field.member, fmt::format("{}.{}", field.section, field.key));
   for (const Field& field : optional_fields)
@@ -114,6 +121,7 @@ void validate(const Machine& machine) {
     check_rule(Rule::ratio, tile.efficiency, place + ".efficiency");
     check_rule(Rule::time, tile.prologue, place + ".prologue");
     check_rule(Rule::time, tile.epilogue, place + ".epilogue");
+    if (!(tile.sustained == Constant{})) check_rule(Rule::ratio, tile.sustained, place + ".sustained");
   }
   for (const CurveField& curve : curves) check_curve(machine.*curve.member, fmt::format("collectives.{}", curve.key));
   for (const CurveField& curve : row_curves)

@@ -13,7 +13,7 @@ Machine nominal_host_machine() {
   machine.memory_bandwidth = machine.sm_memory_bandwidth = constant(2e10);
   machine.l2_bytes = constant(8 << 20);
   for (Type type : {Type::bf16, Type::fp16, Type::fp32, Type::e4m3}) machine.sm_rate[type] = constant(5e10);
-  machine.tiles = {{128, 128, constant(1), constant(0), constant(0)}};
+  machine.tiles = {{128, 128, constant(1), constant(0), constant(0), {}}};
   machine.sustained_ratio = constant(1);
   machine.sustained_onset = constant(1);
   machine.launch_gap = machine.copy_flag = machine.copy_latency = machine.fence = machine.collective_sms = constant(0);

@@ -84,7 +84,7 @@ Machine probe_machine() {
   for (Type type : {Type::bf16, Type::fp16})
     machine.sm_rate[type] = {flops, Provenance::derived, "as fp32: the CPU executor converts, then multiplies in fp32"};
   machine.tiles = {
-      {128, 128, unknown(1, "the rate is of whole products"), unknown(0, "not probed"), unknown(0, "not probed")}};
+      {128, 128, unknown(1, "the rate is of whole products"), unknown(0, "not probed"), unknown(0, "not probed"), {}}};
   machine.sustained_ratio = unknown(1, "not probed");
   machine.sustained_onset = unknown(1, "not probed");
   machine.launch_gap = unknown(0, "a CPU queue starts with its thread");

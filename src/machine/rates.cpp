@@ -17,9 +17,10 @@ const TileRate& nearest_tile(const Machine& machine, double tile_m, double tile_
                            [&](const TileRate& x, const TileRate& y) { return distance(x) < distance(y); });
 }
 
-double mean_heat(const Machine& machine, double busy) {
+double mean_heat(const Machine& machine, const TileRate& tile, double busy) {
   if (busy <= 0) return 1;
-  const double x = busy / std::max(machine.sustained_onset.value, 1e-12), ratio = machine.sustained_ratio;
+  const double x = busy / std::max(machine.sustained_onset.value, 1e-12),
+               ratio = tile.sustained > 0 ? tile.sustained : machine.sustained_ratio;
   return ratio + (1 - ratio) * -std::expm1(-x) / x;
 }
 

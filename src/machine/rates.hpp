@@ -10,9 +10,9 @@ namespace imbrex::machine {
 /// The known tile shape that is nearest in area and aspect, both as ratios.
 const TileRate& nearest_tile(const Machine& machine, double tile_m, double tile_n);
 
-/// The rate once work has gone on for `busy` seconds, as a ratio to the cool one: the mean of ratio + (1 - ratio)
-/// exp(-t / onset) over them. Plans run in loops, so every epoch sees the mean, not the cool start.
-double mean_heat(const Machine& machine, double busy);
+/// The rate of tiles of this shape once work has gone on for `busy` seconds, as a ratio to the cool one: the mean of
+/// ratio + (1 - ratio) exp(-t / onset) over them. Plans run in loops, so every epoch sees the mean, not the cool start.
+double mean_heat(const Machine& machine, const TileRate& tile, double busy);
 
 /// Seconds of a collective of so many ranks that puts `wire_bytes` on each one's wire: the library's, or, `own`,
 /// Imbrex' own where the machine has curves of theirs.

@@ -40,6 +40,7 @@ std::vector<Place> places_in(Machine& machine) {
     places.push_back({shape + "efficiency", &tile.efficiency, Rule::ratio});
     places.push_back({shape + "prologue", &tile.prologue, Rule::time});
     places.push_back({shape + "epilogue", &tile.epilogue, Rule::time});
+    places.push_back({shape + "sustained", &tile.sustained, Rule::ratio});
   }
   return places;
 }

@@ -3,11 +3,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdio>
+#include <mutex>
 #include <type_traits>
 #include <vector>
 
 #include "base/check.hpp"
 #include "base/fixed_text.hpp"
+#include "choose/card.hpp"
 #include "execute/cuda/calls_and_outputs.hpp"
 #include "execute/cuda/refusal.hpp"
 #include "plan/problem.hpp"
@@ -30,6 +33,7 @@ struct View {
   int major = 0;                                             // compute capability
   bool nccl = false;                                         // its environment lets NCCL be used
   bool processes = false;                                    // ranks are
+  bool fp8 = false;                                          // cuBLASLt multiplies e4m3 there
 };
 
 View view_of(World& world, int ranks_per_gpu) {
@@ -53,6 +57,7 @@ View view_of(World& world, int ranks_per_gpu) {
   const choose::GpuKind kind = choose::kind_of(survey, ranks_per_gpu, view.processes);
   base::put_text(kind.name, view.gpu);
   view.major = kind.major;
+  view.fp8 = kind.fp8;
   if (survey.gpus.size() == 1) base::put_text(survey.gpus.front().uuid, view.own_gpu);
   return view;
 }
@@ -79,11 +84,15 @@ std::string agree(World& world, int ranks_per_gpu, choose::GpuKind& gpus) {
   const View own = view_of(world, ranks_per_gpu);
   std::vector<View> all(static_cast<std::size_t>(world.size()));
   world.all_gather(&own, all.data(), sizeof own);
-  gpus = {all.front().gpu, all.front().major, ranks_per_gpu == 1, ranks_per_gpu == 1 || own.processes};
+  gpus = {{}, all.front().major, ranks_per_gpu == 1, ranks_per_gpu == 1 || own.processes};
+  std::vector<std::string> names;
   for (const View& view : all) {
+    names.emplace_back(view.gpu);
     gpus.major = std::min(gpus.major, view.major);
     gpus.nccl = gpus.nccl && view.nccl;
+    gpus.fp8 = gpus.fp8 && view.fp8;
   }
+  gpus.name = choose::name_of_all(names);
   for (std::size_t r = 0; r < all.size(); ++r)
     if (all[r].refusal[0] != 0) return fmt::format("rank {}: {}", r, all[r].refusal);
   return too_many_on_one(all, ranks_per_gpu);
@@ -95,6 +104,16 @@ plan::Candidate of_rank_0(World& world, const plan::Candidate& own) {
   std::vector<plan::Candidate> all(static_cast<std::size_t>(world.size()));
   world.all_gather(&own, all.data(), sizeof own);
   return all.front();
+}
+
+// What an operator does here no table and no machine file says: people hear of it once, in each process.
+void say_unknown(const choose::GpuKind& gpus) {
+  static std::once_flag once;
+  const choose::Knowledge known = choose::knowledge_of(gpus.name, gpus.major);
+  if (!known.measured)
+    std::call_once(once, [&] {
+      std::fprintf(stderr, "imbrex: %s; `imbrex tune` measures plans for your sizes\n", known.words.c_str());
+    });
 }
 
 }  // namespace
@@ -111,10 +130,16 @@ std::shared_ptr<GpuOperation> WorldGpus::operation(World& world, const Problem& 
   auto made = std::make_shared<GpuOperation>(GpuOperation{problem, request});
   made->chosen =
       of_rank_0(world, choose::choose_gpu_candidate(problem, request.strategy, request.knobs, gpus, request.codec));
+  note(problem, request);
   made->own = executor->prepare_tasks(
       [&] { return plan::make_rank_tasks(problem, made->chosen.strategy, made->chosen.knobs, world.rank()); });
   operations.push_back(made);
   return made;
+}
+
+// What was asked for, no table would change.
+void WorldGpus::note(const Problem& problem, const PlanRequest& request) const {
+  if (leads && !request.strategy && !request.knobs && !request.codec) choose::note_untuned(problem, gpus);
 }
 
 void* GpuOperation::memory_aside(std::size_t bytes, CudaStream stream, int gpu) {
@@ -154,6 +179,7 @@ cuda::PlanToRun WorldGpus::plan_in_turn(const GpuOperation& operation, std::int6
 // Where the choice for an M between those that were surveyed takes more memory than these: the choice of a larger M.
 std::shared_ptr<Execution> WorldGpus::prepare_in_turn(const GpuOperation& operation, std::int64_t m) {
   cuda::PlanToRun plan = plan_in_turn(operation, m);
+  note(plan.problem, operation.request);
   make_room(operation.problem, m);
   if (auto made = operation.plans->prepare(plan)) return made;
   const std::vector<std::int64_t> sizes = sizes_to_survey(operation.problem);
@@ -288,6 +314,8 @@ std::shared_ptr<WorldGpus> gpus_of(World& world, const CudaOptions& options) {
     auto made = std::make_shared<WorldGpus>();
     made->refusal = agree(world, runtime::ranks_per_gpu_of(world, options.ranks_per_gpu), made->gpus);
     made->options = options;
+    made->leads = world.rank() == 0;
+    if (made->leads && made->refusal.empty()) say_unknown(made->gpus);
     if (made->refusal.empty()) {
       made->executor = make_cuda_executor(world, options);
       made->own_gpu = runtime::current_gpu();

@@ -63,7 +63,8 @@ struct GpuOperation {
 
 struct WorldGpus {
   std::string refusal;   ///< why the ranks cannot have their GPUs, the same on all; empty if they can
-  choose::GpuKind gpus;  ///< all ranks', by rank 0's name
+  choose::GpuKind gpus;  ///< all ranks'
+  bool leads = false;    ///< this is rank 0, which notes sizes without a tuning entry
   CudaOptions options;
   std::unique_ptr<Executor> executor;  ///< null where refused
   int own_gpu = -1;                    ///< number of this rank's, where there is an executor
@@ -80,6 +81,7 @@ struct WorldGpus {
                                                    bool own_memory);
 
  private:
+  void note(const Problem& problem, const PlanRequest& request) const;
   std::size_t table_bytes() const;
   void make_room(const Problem& problem, std::int64_t m);
   std::shared_ptr<GpuOperation> find(const Problem& problem, const PlanRequest& request, bool any_m);

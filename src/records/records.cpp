@@ -8,7 +8,9 @@
 #include <limits>
 #include <map>
 #include <mutex>
+#include <set>
 #include <tuple>
+#include <utility>
 
 #include "base/json.hpp"
 #include "base/text.hpp"
@@ -20,6 +22,8 @@
 
 namespace imbrex::records {
 namespace {
+
+namespace fs = std::filesystem;
 
 constexpr int format_version = 1;
 
@@ -52,14 +56,52 @@ Record record_of(const plan::Node& n) {
 }
 
 // Every rank reads them in the same order.
-std::vector<std::filesystem::path> tables_in(const std::filesystem::path& folder) {
-  namespace fs = std::filesystem;
+std::vector<fs::path> tables_in(const fs::path& folder) {
   std::vector<fs::path> paths;
   std::error_code error;
   for (fs::directory_iterator it(folder, error), end; !error && it != end; it.increment(error))
     if (it->path().extension() == ".json") paths.push_back(it->path());
   std::sort(paths.begin(), paths.end());
   return paths;
+}
+
+bool same_but_for_range(const Record& x, const Record& y) {
+  return x.candidate.strategy == y.candidate.strategy && x.candidate.knobs == y.candidate.knobs &&
+         x.seconds == y.seconds && x.sequential_seconds == y.sequential_seconds;
+}
+bool same_but_for_range(const ProductRecord& x, const ProductRecord& y) { return x == y; }
+bool same_but_for_range(const AllReduceRecord& x, const AllReduceRecord& y) { return x == y; }
+
+// What the tables of all folders say, entry by entry: that of the first one counts.
+Records merged(const std::string& gpu, const std::vector<std::vector<Records>>& folders) {
+  Records all{gpu, {}, {}};
+  std::map<std::tuple<Operator, Type, Scales, Layout, int, std::int64_t, std::int64_t>, std::size_t> layers;
+  std::set<std::tuple<Operator, Type, Scales, Layout, int, std::int64_t, std::int64_t, std::int64_t>> problems;
+  std::set<std::tuple<std::int64_t, std::int64_t, std::int64_t, Type, Layout>> products;
+  std::set<std::pair<int, Type>> all_reduces;
+  std::size_t table = 0;
+  bool mixed = false;
+  for (const std::vector<Records>& tables : folders) {
+    const auto before = all_reduces;
+    for (auto t = tables.begin(); t != tables.end(); ++t, ++table) {
+      for (const Record& r : t->list) {
+        mixed |= layers.try_emplace(key_of(r.problem), table).first->second != table;
+        if (problems.insert(std::tuple_cat(key_of(r.problem), std::tuple(r.problem.m))).second) all.list.push_back(r);
+      }
+      for (const ProductRecord& r : t->products) {
+        const plan::ProductSize& p = r.product;
+        if (products.emplace(p.m, p.n, p.k, p.type, p.b_layout).second) all.products.push_back(r);
+      }
+      // They have dates of their own, of which the latest answers.
+      for (const AllReduceRecord& r : t->all_reduces) {
+        all_reduces.emplace(r.ranks, r.type);
+        if (!before.contains({r.ranks, r.type})) all.all_reduces.push_back(r);
+      }
+    }
+  }
+  // Ranges of M end where another table's begin.
+  if (mixed) set_ranges(all);
+  return all;
 }
 
 }  // namespace
@@ -139,6 +181,25 @@ std::string to_json(const Records& records) {
   return text + "\n]}\n";
 }
 
+TableChange change_between(const Records& before, const Records& after) {
+  TableChange change;
+  const auto count = [&](const auto& old, const auto& now, auto&& same) {
+    for (const auto& entry : now) {
+      const auto known = std::find_if(old.begin(), old.end(), [&](const auto& other) { return same(entry, other); });
+      if (known == old.end())
+        ++change.added;
+      else
+        // Ranges move where entries come between.
+        ++(same_but_for_range(entry, *known) ? change.kept : change.replaced);
+    }
+  };
+  count(before.list, after.list, [](const Record& x, const Record& y) { return same_entry(x.problem, y.problem); });
+  count(before.products, after.products, [](const auto& x, const auto& y) { return x.product == y.product; });
+  count(before.all_reduces, after.all_reduces,
+        [](const AllReduceRecord& x, const AllReduceRecord& y) { return x.ranks == y.ranks && x.type == y.type; });
+  return change;
+}
+
 void expect_gpu(const std::string& of_table, const std::string& gpu) {
   IMBREX_EXPECTS(of_table == gpu, "the table is for GPUs named '{}', not '{}': each kind of GPU has a file of its own",
                  base::printable(of_table), base::printable(gpu));
@@ -147,28 +208,22 @@ void expect_gpu(const std::string& of_table, const std::string& gpu) {
 Records load_records(const std::string& gpu) { return load_records(gpu, machine_folders()); }
 
 Records load_records(const std::string& gpu, const std::vector<std::string>& folders) {
-  namespace fs = std::filesystem;
-  const auto move_all = [](auto& from, auto& to) {
-    to.insert(to.end(), std::make_move_iterator(from.begin()), std::make_move_iterator(from.end()));
-  };
-  Records all{gpu, {}, {}};
+  std::vector<std::vector<Records>> read;
+  std::set<std::string> texts;  // a library finds what it came with where it was installed and where it was built
   for (const std::string& folder : folders) {
-    Records found{gpu, {}, {}};
+    std::vector<Records>& tables = read.emplace_back();
     for (const fs::path& path : tables_in(fs::path(folder) / "tuned")) {
       std::ifstream file(path, std::ios::binary);
       const std::string text{std::istreambuf_iterator<char>(file), {}};
-      Records records = parse_records(text, path.string());
-      if (records.gpu != gpu) continue;
-      move_all(records.list, found.list);
-      move_all(records.all_reduces, found.all_reduces);
-      move_all(records.products, found.products);
+      if (!texts.insert(text).second) continue;
+      Records table = parse_records(text, path.string());
+      if (table.gpu == gpu) tables.push_back(std::move(table));
     }
-    if (all.list.empty()) all.list = std::move(found.list);
-    if (all.all_reduces.empty()) all.all_reduces = std::move(found.all_reduces);
-    if (all.products.empty()) all.products = std::move(found.products);
-    if (!all.list.empty() && !all.all_reduces.empty() && !all.products.empty()) break;
+    // The latest first, of these the last by name.
+    std::reverse(tables.begin(), tables.end());
+    std::stable_sort(tables.begin(), tables.end(), [](const Records& x, const Records& y) { return x.date > y.date; });
   }
-  return all;
+  return merged(gpu, read);
 }
 
 const Records& records_of(const std::string& gpu) {

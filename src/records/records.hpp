@@ -47,11 +47,18 @@ void set_ranges(Records& records);
 Records parse_records(std::string_view text, std::string_view where);
 std::string to_json(const Records& records);
 
+/// How a table's entries, of all kinds, become another's.
+struct TableChange {
+  int added = 0, replaced = 0, kept = 0;
+};
+TableChange change_between(const Records& before, const Records& after);
+
 /// Throws Error(invalid_input) unless the table is of this GPU.
 void expect_gpu(const std::string& of_table, const std::string& gpu);
 
-/// All records for GPUs of this name that came with the library, from machines/tuned/, by name of the file; each kind
-/// from the first folder that has some. None is no error.
+/// All records for GPUs of this name that came with the library, from machines/tuned/. Tables add to each other, entry
+/// by entry: of two entries for one problem the first folder's counts, of those in one folder the latest table's, of
+/// those the last by name of the file; all-reduces have dates of their own (find_record). None is no error.
 Records load_records(const std::string& gpu);
 
 /// Loads the records from the folders' subfolders tuned/.

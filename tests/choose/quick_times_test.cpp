@@ -5,11 +5,19 @@
 
 #include <algorithm>
 #include <cmath>
+#include <fstream>
 #include <iostream>
+#include <map>
+#include <string>
+#include <utility>
 #include <vector>
+
+#include <nlohmann/json.hpp>
 
 #include "choose/kernel_tiles.hpp"
 #include "imbrex/advanced/execute.hpp"
+#include "plan/json/names.hpp"
+#include "plan/json/node.hpp"
 #include "records/records.hpp"
 #include "simulate/plans.hpp"
 #include "support/random_plan.hpp"
@@ -20,6 +28,17 @@ namespace {
 const Machine& four_h200() {
   static const Machine machine = load_machine("4xh200");
   return machine;
+}
+
+// How many layers (N and K) of a file of measured products come before that of `row`.
+int count_layers(const nlohmann::json& rows, const nlohmann::json& row) {
+  std::vector<std::pair<int, int>> layers;
+  for (const auto& other : rows) {
+    const std::pair<int, int> layer{other.at("problem").at("n"), other.at("problem").at("k")};
+    if (layer == std::pair<int, int>{row.at("problem").at("n"), row.at("problem").at("k")}) break;
+    if (std::find(layers.begin(), layers.end(), layer) == layers.end()) layers.push_back(layer);
+  }
+  return static_cast<int>(layers.size());
 }
 
 // Analytical cost models of a plan's time, over that of the library's sequence, beside what was measured.
@@ -175,6 +194,47 @@ Problem far_problem(test::Random& random) {
   p.n = size(64, 4096, 8 * p.ranks);
   p.k = size(64, 4096, 8 * p.ranks);
   return p;
+}
+
+// Three shapes of tiles were timed on one GPU: the one that is predicted to be the fastest takes little longer than the
+// one that was. The constants were fitted to the rest of the file.
+TEST(QuickTimes, ChooseTheTileThatIsFastest) {
+  const std::pair<const char*, const char*> cards[] = {{"4xh100", "all/4xh100/constants/1"}, {"4xh200", "constants/1"}};
+  for (const auto& [name, folder] : cards) {
+    const Machine machine = load_machine(name);
+    std::ifstream file(std::string(BENCH_RESULTS) + "/" + folder + "/gemm.json");
+    const nlohmann::json rows = nlohmann::json::parse(file).at("rows");
+    double lost = 0, of_square = 0, most = 0;
+    int count = 0;
+    for (const auto& row : rows) {
+      const auto& p = row.at("problem");
+      const Problem problem{Operator::gemm_all_to_all, p.at("m"), p.at("n"), p.at("k"), 1, Type::bf16};
+      // Fitted: 512, 2048 and 8192 rows of the first four layers.
+      const bool fitted = (problem.m == 512 || problem.m == 2048 || problem.m == 8192) && count_layers(rows, row) < 4;
+      if (problem.m < 512 || fitted) continue;
+      std::map<std::int64_t, double> took, expected;
+      for (const auto& plan : row.at("plans")) {
+        if (!plan.contains("try")) continue;
+        const Knobs knobs = plan::knobs_of(plan::Node(plan.at("knobs"), "knobs"));
+        took[knobs.tile_n] = plan.at("us");
+        expected[knobs.tile_n] = choose::quick_seconds(problem, {Strategy::fused, knobs}, machine);
+      }
+      ASSERT_EQ(took.size(), 3u);
+      const auto least = [](const auto& times) {
+        return std::min_element(times.begin(), times.end(), [](auto& x, auto& y) { return x.second < y.second; });
+      };
+      const double more = took.at(least(expected)->first) / least(took)->second - 1;
+      lost += more;
+      of_square += took.at(128) / least(took)->second - 1;
+      most = std::max(most, more);
+      ++count;
+    }
+    std::cout << name << ": " << 100 * lost / count << " % longer than the fastest tile, at most " << 100 * most
+              << " %; 128x128 " << 100 * of_square / count << " %\n";
+    EXPECT_GE(count, 20);
+    EXPECT_LT(lost / count, 0.015);
+    EXPECT_LT(most, 0.08);
+  }
 }
 
 // Simulated, the candidate of the least quick time takes little longer than the best, on Hopper and on older GPUs; the

@@ -35,7 +35,7 @@ class Doctor(Case):
         found = self.findings()
         self.assertLessEqual({"cores", "memory", "BLAS", "memfd", "pidfd", "/dev/shm", "limits", "CUDA", "GPUs", "launcher"}, set(found))
         if self.report["gpus"]:
-            self.assertLessEqual({"CUTLASS", "cuBLASLt", "NCCL", "GPU memory", "MPS"}, set(found))
+            self.assertLessEqual({"CUTLASS", "cuBLASLt", "NCCL", "GPU memory", "plans", "MPS"}, set(found))
         self.assertEqual(self.report["able"], "missing" not in {f["verdict"] for f in self.report["findings"]})
 
     def test_notes_with_a_remedy_say_it(self):

@@ -94,6 +94,7 @@ class Usage(Case):
         self.refuse(*all_reduce, "--m", 64, says="--m is about operators with a GEMM")
         self.refuse(*all_reduce, "--layers", "8x8", says="--layers is about operators with a GEMM")
         self.refuse(*all_reduce, "--products", says="--products is about operators with a GEMM")
+        self.refuse(*all_reduce, "--auto", "sizes.txt", says="--auto is about operators with a GEMM")
         self.refuse(*all_reduce, "--codecs", "int8", "int9", says=["--codecs", "'int9'"])
         self.refuse(*all_reduce, "--codecs", "int8", "int4", "int8", says="codec int8 comes twice")
         self.refuse(*all_reduce, "--ranks", 1, says="ranks = 1")

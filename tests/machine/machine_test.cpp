@@ -9,6 +9,9 @@
 #include <functional>
 #include <limits>
 #include <random>
+#include <set>
+#include <string>
+#include <vector>
 
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
@@ -69,9 +72,11 @@ TEST(Machine, EveryMemberIsNeededAndTyped) {
     const Json& node = whole.at(pointer);
     for (const auto& item : node.items()) {
       const auto child = pointer / (node.is_array() ? std::to_string(std::stoul(item.key())) : item.key());
-      // A machine may lack an element type, and curves of rows here and there and of Imbrex' own collectives.
-      const bool optional = pointer.to_string() == "/compute/sm_rate" || item.key() == "random_rows" ||
-                            item.key() == "short_rows" || item.key().rfind("own_", 0) == 0;
+      // A machine may lack an element type, curves of rows here and there and of Imbrex' own collectives, a tile's own
+      // sustained rate, and names of GPUs.
+      const std::set<std::string> left_out{"random_rows", "short_rows", "sustained", "gpus", "tuned_like"};
+      const bool optional = pointer.to_string() == "/compute/sm_rate" || left_out.contains(item.key()) ||
+                            item.key().rfind("own_", 0) == 0;
       if (node.is_object() && !optional) {
         Json lacking = whole;
         lacking.at(pointer).erase(item.key());
@@ -250,6 +255,40 @@ TEST(Machine, FilesAreFoundByNameAndPath) {
         EXPECT_NE(std::string(error.what()).find("4xh200"), std::string::npos);
       }
     }
+  }
+}
+
+// By the names of its GPUs, in whole.
+TEST(Machine, FilesAreFoundByTheirGpus) {
+  EXPECT_EQ(find_machine_of("NVIDIA H100 80GB HBM3")->name, "4xh100");
+  EXPECT_EQ(find_machine_of("NVIDIA H100 80GB HBM3")->tuned_like, "NVIDIA H200");
+  EXPECT_EQ(find_machine_of("NVIDIA H200")->name, "4xh200");
+  for (const char* name : {"NVIDIA H100", "NVIDIA", "", "NVIDIA H200 NVL", "4xh200", "nvidia h200"})
+    EXPECT_FALSE(find_machine_of(name).has_value()) << name;
+  // No GPU is named twice among those that come with the library.
+  std::vector<std::string> gpus;
+  for (const std::string& name : machine_names())
+    for (const std::string& gpu : load_machine(name).gpus) gpus.push_back(gpu);
+  std::sort(gpus.begin(), gpus.end());
+  EXPECT_EQ(std::adjacent_find(gpus.begin(), gpus.end()), gpus.end());
+  // The caller's folders come first, and a file that names the GPU must be a machine.
+  namespace fs = std::filesystem;
+  const fs::path folder = fs::temp_directory_path() / ("imbrex-gpus-" + std::to_string(::getpid()));
+  fs::create_directories(folder);
+  Machine machine = load_machine("h800-8");
+  machine.gpus = {"A \"GPU\"", "NVIDIA H200", "Some GPU"};
+  machine.tuned_like = "NVIDIA H100 80GB HBM3";
+  EXPECT_EQ(parse_machine(to_json(machine)), machine);
+  std::ofstream(folder / "mine.json") << to_json(machine);
+  EXPECT_EQ(find_machine_of("NVIDIA H200", {folder.string()}), machine);
+  EXPECT_EQ(find_machine_of("Some GPU", {folder.string()}), machine);
+  std::ofstream(folder / "broken.json") << R"({"gpus": ["Some GPU"]})";
+  EXPECT_THROW(find_machine_of("Some GPU", {folder.string()}), Error);
+  EXPECT_EQ(find_machine_of("NVIDIA H200", {folder.string()}), machine);
+  fs::remove_all(folder);
+  for (const char* name : {"", "two\nlines"}) {
+    machine.gpus = {name};
+    EXPECT_THROW(validate(machine), Error);
   }
 }
 

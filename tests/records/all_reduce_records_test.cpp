@@ -1,13 +1,17 @@
 // Records of all-reduces: crossings of made-up times, their JSON, and which record answers.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <functional>
 #include <limits>
+#include <map>
 #include <random>
+#include <string>
+#include <vector>
 
 #include "imbrex/error.hpp"
 #include "jobs/measure/crossing.hpp"
@@ -362,6 +366,41 @@ class Folders {
   std::filesystem::path root_;
 };
 
+// Entry by entry the first folder's counts, in a folder the latest table's, of these the last by name.
+TEST(Tables, AddToEachOther) {
+  Folders disk;
+  const auto table = [](const std::string& date, std::vector<std::int64_t> rows, int group, int tile) {
+    records::Records records{"Some GPU", date, {}};
+    for (const std::int64_t m : rows) {
+      records.list.push_back({{Operator::gemm_all_reduce, m, 32, 64, 4, Type::bf16}, 0, 0, {}, 2e-6, 3e-6});
+      records.list.back().candidate.knobs.group = group;
+      records.products.push_back({{m, 32, 64, Type::bf16}, m, m, tile, 1, 1e-6, 2e-6});
+    }
+    records.all_reduces.push_back({4, Type::bf16, date, 1024 * group, {}});
+    records::set_ranges(records);
+    return to_json(records);
+  };
+  disk.write("own", "a.json", table("2026-12-02", {64, 256}, 1, 11));
+  disk.write("own", "b.json", table("2026-12-01", {16, 64}, 2, 12));
+  disk.write("own", "c.json", table("2026-12-02", {256, 512}, 3, 13));
+  disk.write("came", "a.json", table("2026-12-24", {16, 1024}, 4, 14));
+  const records::Records found = records::load_records("Some GPU", {disk.path("own"), disk.path("came")});
+  std::map<std::int64_t, int> groups, tiles;
+  for (const records::Record& r : found.list) EXPECT_TRUE(groups.emplace(r.problem.m, r.candidate.knobs.group).second);
+  for (const records::ProductRecord& r : found.products) EXPECT_TRUE(tiles.emplace(r.product.m, r.tile).second);
+  EXPECT_EQ(groups, (std::map<std::int64_t, int>{{16, 2}, {64, 1}, {256, 3}, {512, 3}, {1024, 4}}));
+  EXPECT_EQ(tiles, (std::map<std::int64_t, int>{{16, 12}, {64, 11}, {256, 13}, {512, 13}, {1024, 14}}));
+  // Every M between has one.
+  std::int64_t next = found.list.front().m_low;
+  for (const records::Record& r : found.list) {
+    EXPECT_EQ(r.m_low, next);
+    next = r.m_high + 1;
+  }
+  EXPECT_EQ(next, 2049);
+  ASSERT_EQ(found.all_reduces.size(), 3u);
+  EXPECT_EQ(records::find_record(found.all_reduces, 4, Type::bf16)->date, "2026-12-02");
+}
+
 TEST(Tables, OfAFolderAreReadByNameAndKind) {
   Folders disk;
   const auto table = [](const char* gpu, bool gemm, std::vector<std::int64_t> sizes, int tile = 0) {
@@ -371,7 +410,7 @@ TEST(Tables, OfAFolderAreReadByNameAndKind) {
     if (tile > 0) records.products.push_back({{16, 32, 64, Type::bf16}, 9, 16, tile, 1, 1e-6, 2e-6});
     return to_json(records);
   };
-  // The first folder has no all-reduces and products of this GPU, the second all kinds, the third is not needed.
+  // The first folder has no all-reduces and products of this GPU, the second all kinds; the third is broken.
   disk.write("one", "a.json", table("Some GPU", true, {}));
   disk.write("one", "b.json", table("Other GPU", true, {1}));
   disk.write("two", "z.json", table("Some GPU", true, {4}));
@@ -379,10 +418,11 @@ TEST(Tables, OfAFolderAreReadByNameAndKind) {
   disk.write("two", "c.txt", "not a table");
   disk.write("three", "a.json", "{");
   const records::Records found =
-      records::load_records("Some GPU", {disk.path("none"), disk.path("one"), disk.path("two"), disk.path("three")});
+      records::load_records("Some GPU", {disk.path("none"), disk.path("one"), disk.path("two")});
   EXPECT_EQ(found.list.size(), 1u);
   std::vector<std::int64_t> sizes;
   for (const records::AllReduceRecord& r : found.all_reduces) sizes.push_back(r.one_shot_below.value());
+  std::sort(sizes.begin(), sizes.end());
   EXPECT_EQ(sizes, (std::vector<std::int64_t>{2, 3, 4}));
   ASSERT_EQ(found.products.size(), 1u);
   EXPECT_EQ(found.products[0].tile, 7);

@@ -20,7 +20,7 @@ inline Machine ideal_machine() {
   m.memory_bandwidth = m.sm_memory_bandwidth = constant(unlimited);
   m.l2_bytes = constant(0);
   m.sm_rate[Type::bf16] = constant(1e12);
-  m.tiles = {{128, 128, constant(1), constant(0), constant(0)}};
+  m.tiles = {{128, 128, constant(1), constant(0), constant(0), {}}};
   m.sustained_ratio = constant(1);
   m.sustained_onset = constant(1);
   m.copy_bandwidth = m.store_sm_bandwidth = m.store_bandwidth = constant(unlimited);

@@ -217,6 +217,17 @@ void expect_replaceable(const std::string& path) {
   expect_file_in(path);
 }
 
+std::string add_line(const std::string& path, std::string_view line) noexcept {
+  // A pipe without a reader is no reason to wait.
+  const int file = ::open(path.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NONBLOCK, 0666);
+  if (file < 0) return std::strerror(errno);
+  const ssize_t written = ::write(file, line.data(), line.size());
+  const int why = errno;
+  ::close(file);
+  if (written < 0) return std::strerror(why);
+  return static_cast<std::size_t>(written) == line.size() ? std::string() : "no space is left";
+}
+
 }  // namespace base
 
 void write_file(const std::string& path, std::string_view bytes) {

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <memory>
 #include <string>
+#include <string_view>
 
 #include "base/files/temporary_name.hpp"
 
@@ -45,6 +46,10 @@ class NewFile {
   bool replaces_ = false;
   std::unique_ptr<TemporaryName> temporary_;
 };
+
+/// Adds a short line to the end of a file, which may not be there yet, by one write: lines of several processes stay
+/// whole. Returns why it was not added; empty if it was.
+std::string add_line(const std::string& path, std::string_view line) noexcept;
 
 /// expect_writable for what a NewFile replaces: a link is not followed.
 void expect_replaceable(const std::string& path);

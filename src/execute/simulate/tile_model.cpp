@@ -20,7 +20,7 @@ TileModel::TileModel(const Machine& machine, const Plan& plan, const Extent& blo
                  name_of(plan.problem.type));
   const TileRate& tile = machine::nearest_tile(machine, static_cast<double>(tile_m_), static_cast<double>(tile_n_));
   const double cool = found->second * tile.efficiency;
-  rate_ = cool * machine::mean_heat(machine, flops / (cool * machine.sms));
+  rate_ = cool * machine::mean_heat(machine, tile, flops / (cool * machine.sms));
   prologue_ = tile.prologue;
   epilogue_ = tile.epilogue;
 }

@@ -9,6 +9,7 @@
 #include "base/check.hpp"
 #include "base/fixed_text.hpp"
 #include "base/json.hpp"
+#include "choose/card.hpp"
 #include "choose/gpu_candidates.hpp"
 #include "imbrex/advanced/execute.hpp"
 #include "imbrex/world.hpp"
@@ -23,12 +24,12 @@
 #include "plan/problem.hpp"
 #include "plan/task_stream.hpp"
 #include "records/records.hpp"
+#include "records/untuned.hpp"
 
 namespace imbrex::jobs {
 namespace {
 
 constexpr std::string_view table_so_far = "the table so far";
-constexpr double link_bytes_per_second = 370e9;
 constexpr std::size_t heap_bytes = std::size_t{16} << 30;
 constexpr double settling = 0.15;  // seconds of work after which a GPU's clock is the one that lasts
 
@@ -114,9 +115,14 @@ class Meter {
     std::vector<std::unique_ptr<Execution>> executions;
   };
 
+  double wire_seconds(const Problem& problem) const {
+    const choose::Card& card = choose::card_of(gpus_.name);
+    return card.has_machine() ? plan::wire_bytes(problem) / card.machine(problem.type, true).ingress_bandwidth : 0;
+  }
+
   void prepare(const Problem& problem) {
     prepared_.emplace();
-    prepared_->result = {problem, 0, plan::wire_bytes(problem) / link_bytes_per_second, {}, {}, gpus_.name, 0};
+    prepared_->result = {problem, 0, wire_seconds(problem), {}, {}, gpus_.name, 0};
     const Problem product = product_of(problem);
     prepared_->memory = random_operands(problem);
     prepared_->of_product = product == problem ? prepared_->memory : random_operands(product);
@@ -240,6 +246,18 @@ std::string tuning_table(const std::vector<Measurement>& measurements, const std
   }
   records::set_ranges(records);
   return records::to_json(records);
+}
+
+std::vector<Problem> problems_of_lines(std::string_view text, std::string_view where) {
+  return records::problems_of_lines(text, where);
+}
+
+std::string change_of_table(std::string_view before, std::string_view after) {
+  const auto read = [](std::string_view text) {
+    return text.empty() ? records::Records{} : records::parse_records(text, table_so_far);
+  };
+  const records::TableChange change = records::change_between(read(before), read(after));
+  return fmt::format("{} entries added, {} replaced, {} kept", change.added, change.replaced, change.kept);
 }
 
 std::string gpu_of_table(std::string_view text) { return records::parse_records(text, table_so_far).gpu; }

@@ -13,6 +13,9 @@
 
 namespace imbrex::jobs {
 
+/// As records::problems_of_lines.
+std::vector<Problem> problems_of_lines(std::string_view text, std::string_view where);
+
 struct MeasureRequest {
   int ranks = 4;
   std::vector<Problem> problems;  ///< of that many ranks
@@ -52,7 +55,7 @@ struct Refused {
 struct Measurement {
   Problem problem;
   double product_seconds = 0;   ///< of cuBLAS, without communication
-  double wire_seconds = 0;      ///< a rank's bytes at 370 GB/s, what four H200s' links carry each way
+  double wire_seconds = 0;      ///< a rank's bytes at its links' bandwidth, by its machine file; 0 without one
   std::vector<Measured> plans;  ///< the first is `sequential`: cuBLAS, then NCCL
   std::vector<Refused> refused;
   std::string gpu;
@@ -75,6 +78,9 @@ int measure(const MeasureRequest& request, const std::function<void(const Measur
 /// of another GPU.
 std::string tuning_table(const std::vector<Measurement>& measurements, const std::string& date,
                          std::string_view before = {});
+
+/// "3 entries added, 2 replaced, 40 kept": how the table `before`, or none, where it is empty, has become `after`.
+std::string change_of_table(std::string_view before, std::string_view after);
 
 /// The name of the GPUs that a table is for. Throws Error(invalid_input) if the text is no table.
 std::string gpu_of_table(std::string_view text);
