@@ -218,7 +218,7 @@ struct Cadence {
 };
 
 /// For waits that belong to no epoch.
-constexpr Cadence without_epoch(Cadence cadence = {}) {
+IMBREX_DEVICE constexpr Cadence without_epoch(Cadence cadence = {}) {
   cadence.late = false;
   return cadence;
 }

@@ -394,28 +394,28 @@ IMBREX_KERNEL IMBREX_JACOBI_BOUNDS(band_threads, 2)
     if constexpr (by_ring) {
       if (!exchange_by_ring(context, far, field, places, band, begin, rows, absent, other_pe, other_band, sweep))
         return;
-      continue;
+    } else {
+      for (std::uint32_t side = 0; side < sides; ++side) {
+        if (other_pe[side] == pe) continue;
+        const std::int64_t last = static_cast<std::int64_t>(side < west ? field.rows : field.columns) - 1;
+        const bool low = side == north || side == west;  // what lies first here is behind the last there
+        const std::int64_t mine = low ? 0 : last, theirs = low ? last + 1 : -1;
+        if (side < west)
+          context.put_nbi(to + field.at(theirs, 0), to + field.at(mine, 0), field.columns, other_pe[side], block);
+        else
+          context.iput(to + field.at(begin, theirs), to + field.at(begin, mine), field.pitch, field.pitch, rows,
+                       other_pe[side], block);
+      }
+      block.sync();
+      if (shmem::is_leader(block)) {
+        context.fence();
+        for (std::uint32_t side = 0; side < sides; ++side)
+          if (absent[side] == 0)
+            context.signal_set(places.signals + std::uint64_t{other_band[side]} * sides + opposite(side), sweep,
+                               other_pe[side]);
+      }
+      if (!context.wait_until_all(signals, sides, absent, shmem::Compare::greater_equal, sweep, block)) return;
     }
-    for (std::uint32_t side = 0; side < sides; ++side) {
-      if (other_pe[side] == pe) continue;
-      const std::int64_t last = static_cast<std::int64_t>(side < west ? field.rows : field.columns) - 1;
-      const bool low = side == north || side == west;  // what lies first here is behind the last there
-      const std::int64_t mine = low ? 0 : last, theirs = low ? last + 1 : -1;
-      if (side < west)
-        context.put_nbi(to + field.at(theirs, 0), to + field.at(mine, 0), field.columns, other_pe[side], block);
-      else
-        context.iput(to + field.at(begin, theirs), to + field.at(begin, mine), field.pitch, field.pitch, rows,
-                     other_pe[side], block);
-    }
-    block.sync();
-    if (shmem::is_leader(block)) {
-      context.fence();
-      for (std::uint32_t side = 0; side < sides; ++side)
-        if (absent[side] == 0)
-          context.signal_set(places.signals + std::uint64_t{other_band[side]} * sides + opposite(side), sweep,
-                             other_pe[side]);
-    }
-    if (!context.wait_until_all(signals, sides, absent, shmem::Compare::greater_equal, sweep, block)) return;
   }
 }
 
