@@ -37,7 +37,7 @@ void run_on(const std::vector<Case>& cases, std::initializer_list<int> processes
 
 TEST(ShmemSuite, HasItsCases) {
   EXPECT_EQ(moves_on_host().size(), 1407u);
-  EXPECT_EQ(calls_on_host().size(), 584u);
+  EXPECT_EQ(calls_on_host().size(), 508u);
   EXPECT_EQ(moves_on_host_reordered().size(), moves_on_host().size());
   EXPECT_EQ(calls_on_host_reordered().size(), calls_on_host().size());
 }

@@ -64,7 +64,7 @@ TEST(GpuShmem, HasItsCases) {
   EXPECT_EQ(few_moves_on_gpu().size(), 1341u);
   EXPECT_EQ(more_moves_on_gpu().size(), 1407u);
   EXPECT_EQ(bulk_moves_on_gpu().size(), 491u);
-  EXPECT_EQ(calls_on_gpu().size(), 820u);
+  EXPECT_EQ(calls_on_gpu().size(), 592u);
 }
 
 // Alone: nothing waits for another kernel, so that compute-sanitizer may watch.

@@ -47,7 +47,7 @@ class Rings(namespaces.Network):
         self.expect_well(self.start("aabb", RANK, "suite", limit=60))
 
     def test_suite_over_three_hosts(self):
-        self.expect_well(self.start("abcab", RANK, "suite", 20, limit=60, also={"IMBREX_INTERFACE": "eth0"}))
+        self.expect_well(self.start("abcab", RANK, "suite", 16, limit=60, also={"IMBREX_INTERFACE": "eth0"}))
 
     def test_suite_by_loads_and_stores_where_they_reach(self):
         self.expect_well(self.start("abab", RANK, "mixed_suite", 4, limit=60))

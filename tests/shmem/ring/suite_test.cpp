@@ -52,7 +52,7 @@ int run(World& world, const std::vector<Case>& cases, Kindness kindness, std::ui
 TEST(ShmemRingSuite, HasItsCases) {
   EXPECT_EQ(moves_on_ring().size(), moves_on_own_ring().size());
   EXPECT_EQ(moves_on_ring().size(), 1407u);
-  EXPECT_EQ(calls_on_ring().size(), 583u);
+  EXPECT_EQ(calls_on_ring().size(), 507u);
 }
 
 TEST(ShmemRingSuite, MovesOfProcesses) {
