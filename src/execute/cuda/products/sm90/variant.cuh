@@ -1,5 +1,5 @@
-// One line of variants.def, compiled, for both layouts of B: CMake makes a source of each, since each takes half a
-// minute.
+// Lines of variants.def, compiled, each for both layouts of B: CMake puts some to a source, since reading CUTLASS takes
+// as long as a variant.
 #pragma once
 
 #include <array>
