@@ -138,8 +138,10 @@ def wrong_calls(bag: ShardedEmbeddingBag, rank: int) -> Iterator[tuple[str, Call
     yield "batch_size = 7 with batches = [0, 2, 1, 3]: it must be 6", call(right, 6, batch_size=7 if rank == 1 else 6)
     yield "batches = [0, 2, 1, 3]", call(None if rank == 1 else right, 12 if rank == 1 else 6)
     yield "batches = [0, 0, 0, 0]", call([0] * 4 if rank == 1 else right, 0 if rank == 1 else 6)
-    yield "batches=[...] takes", call(None, 4 if rank == 1 else 8)
-    yield "or `batches` say how many each has", call(None, 6 if rank == 1 else 8)
+    # Ranks without a shard would take the largest batch, were none given.
+    for text, wrong in (("batches=[...] takes", 4), ("or `batches` say how many each has", 6)):
+        batch = wrong if rank == 1 else 8
+        yield text, call(None, batch, batch_size=batch)
 
 
 def refused() -> None:
