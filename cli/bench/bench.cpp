@@ -420,10 +420,10 @@ void add_tune(Program& program) {
                   "For all_reduce: codecs to measure; default: int8 fp8-g128 int6 flash6 int4")
       ->type_name("CODEC...");
   command
-      .add_option("--out", options->out,
-                  "Write the table to this file, in the place of what it says of the same problems, products, or "
-                  "all-reduces of these ranks and type; all else in it is kept. At the end: how many entries were "
-                  "added, replaced and kept")
+      .add_option(
+          "--out", options->out,
+          "Write what was measured to this file; entries of the same sizes are replaced, all others kept. At the "
+          "end: how many were added, replaced and kept")
       ->type_name("FILE");
 }
 

@@ -6,6 +6,7 @@
 
 #include "choose/kernel_tiles.hpp"
 #include "choose/quick_times.hpp"
+#include "machine/rates.hpp"
 #include "plan/problem.hpp"
 
 namespace imbrex::choose {
@@ -76,6 +77,14 @@ std::optional<double> distance_to(const records::Record& record, const Problem& 
   // The problem's own type and kind of scales are better than their like.
   const bool own = p.type == problem.type && p.scales == problem.scales;
   return 2 * in_m + in_n + in_k + (own ? 0 : 0.1);
+}
+
+// Whether SMs load the rows of both operands at their full rate, as in nearly all records.
+bool are_rows_aligned(const Problem& problem, const Machine& machine) {
+  const RankShapes shapes = shapes_of(problem);
+  const double rate = machine.sm_memory_bandwidth;
+  return machine::load_rate(machine, plan::pitch_of_a(problem, shapes)) == rate &&
+         machine::load_rate(machine, plan::pitch_of_b(problem, shapes)) == rate;
 }
 
 // Kinds of plans, for whose times the analytical cost model errs alike.
@@ -166,6 +175,7 @@ std::vector<Expected> plans_alike(const KnownPlans& known, const Problem& proble
     double distance;
   };
   std::vector<Near> nears;
+  const bool aligned = are_rows_aligned(problem, machine);
   double error[kinds] = {}, weight[kinds] = {};
   // Where there is one rank, nothing travels.
   const bool borrows = other_ranks && problem.ranks > 1;
@@ -185,7 +195,7 @@ std::vector<Expected> plans_alike(const KnownPlans& known, const Problem& proble
     const auto candidate = suited(r.candidate, problem, machine, hopper);
     if (!candidate) continue;
     nears.push_back({*candidate, *distance});
-    if (!lent) continue;
+    if (!lent && aligned) continue;
     if (const auto other = with_best_tile(*candidate, problem, machine, hopper))
       nears.push_back({*other, *distance + own_tile_doubt});
   }

@@ -130,6 +130,8 @@ void leave_out_copies(std::vector<plan::Candidate>& list, bool given_transport) 
 }
 
 List predicted_list(const Question& q, const plan::GivenKnobs& knobs) {
+  if (q.one.ranks == 1 && !q.strategy && !q.codec && !knobs && q.library_runs())
+    return {{{library_sequence(q.one)}}, "one rank has nothing to hide: what libraries do"};
   std::vector<plan::Candidate> candidates = choose::candidates(q.one, q.machine, q.strategy, knobs, q.codec);
   // Says what the strategy does not take.
   if (candidates.empty()) plan::validate_knobs(q.problem, q.strategy.value_or(Strategy::fused), knobs.over(Knobs{}));

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "machine/rates.hpp"
+#include "plan/problem.hpp"
 
 namespace imbrex::choose {
 namespace {
@@ -17,6 +18,13 @@ double workers_of(const Cut& cut) { return static_cast<double>(cut.tiles) * stat
 
 double waves_of(const Cut& cut, double sms) { return std::ceil(workers_of(cut) / sms); }
 
+double load_seconds(const Problem& problem, const RankShapes& shapes, const Machine& machine, double rows, double cols,
+                    double depth) {
+  return depth * static_cast<double>(size_of(problem.type)) *
+         (rows / machine::load_rate(machine, plan::pitch_of_a(problem, shapes)) +
+          cols / machine::load_rate(machine, plan::pitch_of_b(problem, shapes)));
+}
+
 double product_seconds(const Problem& problem, const RankShapes& shapes, const Cut& cut, const Machine& machine,
                        double sms) {
   const TileRate& tile =
@@ -27,7 +35,7 @@ double product_seconds(const Problem& problem, const RankShapes& shapes, const C
   const auto rate = machine.sm_rate.find(problem.type);
   const double flops = (rate != machine.sm_rate.end() ? rate->second : machine.sm_rate.begin()->second).value;
   const double multiply = 2 * rows * cols * depth / (flops * tile.efficiency.value),
-               load = (rows + cols) * depth * size / machine.sm_memory_bandwidth.value;
+               load = load_seconds(problem, shapes, machine, rows, cols, depth);
   const double begins = waves_of(cut, sms) * tile.prologue;
   const double cool = waves_of(cut, sms) * std::max(multiply, load) + begins;
   const double operands = (static_cast<double>(shapes.product.rows) * static_cast<double>(shapes.depth) +

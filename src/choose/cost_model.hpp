@@ -16,6 +16,10 @@ struct Cut {
 /// Waves of so many SMs.
 double waves_of(const Cut& cut, double sms);
 
+/// Seconds in which an SM loads what a tile of so many rows and columns multiplies, `depth` of K.
+double load_seconds(const Problem& problem, const RankShapes& shapes, const Machine& machine, double rows, double cols,
+                    double depth);
+
 /// Seconds of a rank's product on so many of the machine's SMs: whole waves of tiles, or what its operands take to
 /// load.
 double product_seconds(const Problem& problem, const RankShapes& shapes, const Cut& cut, const Machine& machine,

@@ -17,6 +17,12 @@ const TileRate& nearest_tile(const Machine& machine, double tile_m, double tile_
                            [&](const TileRate& x, const TileRate& y) { return distance(x) < distance(y); });
 }
 
+double load_rate(const Machine& machine, std::int64_t pitch) {
+  constexpr std::int64_t sector = 32;
+  const bool known = machine.sm_unaligned_bandwidth > 0;
+  return known && pitch % sector != 0 ? machine.sm_unaligned_bandwidth : machine.sm_memory_bandwidth;
+}
+
 double mean_heat(const Machine& machine, const TileRate& tile, double busy) {
   if (busy <= 0) return 1;
   const double x = busy / std::max(machine.sustained_onset.value, 1e-12),

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 
 #include "imbrex/machine.hpp"
 
@@ -9,6 +10,9 @@ namespace imbrex::machine {
 
 /// The known tile shape that is nearest in area and aspect, both as ratios.
 const TileRate& nearest_tile(const Machine& machine, double tile_m, double tile_n);
+
+/// Bytes that one SM loads in a second, of rows that lie so many bytes from one another in memory.
+double load_rate(const Machine& machine, std::int64_t pitch);
 
 /// The rate of tiles of this shape once work has gone on for `busy` seconds, as a ratio to the cool one: the mean of
 /// ratio + (1 - ratio) exp(-t / onset) over them. Plans run in loops, so every epoch sees the mean, not the cool start.

@@ -51,6 +51,15 @@ struct FilePlace {
 };
 FilePlace place_in_file(const Problem& problem, int rank, const OperandInfo& operand);
 
+/// Bytes from one row of a rank's A, or first B, in memory to the next, of B as it lies.
+inline std::int64_t pitch_of_a(const Problem& problem, const RankShapes& shapes) {
+  return (problem.lda != 0 ? problem.lda : shapes.a.cols) * static_cast<std::int64_t>(size_of(problem.type));
+}
+inline std::int64_t pitch_of_b(const Problem& problem, const RankShapes& shapes) {
+  const std::int64_t length = layout_of_b(problem) == Layout::column_major ? shapes.b.rows : shapes.b.cols;
+  return (problem.ldb != 0 ? problem.ldb : length) * static_cast<std::int64_t>(size_of(problem.type));
+}
+
 /// As the problem's leading dimensions say; of B and the output of that product.
 inline std::int64_t ldb_of(const Problem& problem, int product) {
   return product == 0 ? problem.ldb : problem.more_ldb[static_cast<std::size_t>(product) - 1];

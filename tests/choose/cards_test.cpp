@@ -1,6 +1,7 @@
 // What is known of kinds of GPUs, and what is chosen where nothing is.
 #include <gtest/gtest.h>
 
+#include <iostream>
 #include <string>
 #include <vector>
 
@@ -78,6 +79,34 @@ TEST(Cards, CardsHaveTheirOwnConstants) {
     for (const TileRate& t : machine.tiles)
       EXPECT_TRUE(choose::has_kernel_tile(Type::bf16, hopper, t.tile_m, t.tile_n));
     EXPECT_EQ(machine.own_one_step.points.empty(), !hopper);
+  }
+}
+
+// Rows that begin amid sectors of memory are slow to load, and narrow tiles load more.
+TEST(Cards, RowsAtOddPlacesGetWideTiles) {
+  test::Random random(test::seed_from_environment());
+  for (const char* gpu : {"NVIDIA H200", "NVIDIA H100 80GB HBM3"}) {
+    int narrow = 0, wide = 0;
+    for (int i = 0; i < 100; ++i) {
+      const int ranks = random.one_of({2, 4});
+      const Problem p{Operator::gemm_reduce_scatter,      ranks * 256 * random.between(4, 16), 256 * random.between(16, 48),
+                      ranks * (512 * random.between(8, 24) + 8), ranks, Type::bf16};
+      const plan::Candidate c = choose::choose_gpu_candidate(p, {}, {}, {gpu, 9});
+      if (c.strategy == Strategy::fused) ++(c.knobs.tile_m * c.knobs.tile_n < 128 * 192 ? narrow : wide);
+    }
+    std::cout << gpu << ": " << narrow << " narrow, " << wide << " wide\n";
+    EXPECT_LE(narrow, 5) << gpu;
+  }
+}
+
+// One rank has nothing to hide.
+TEST(Cards, OneRankRunsALibrary) {
+  test::Random random(test::seed_from_environment());
+  for (int i = 0; i < 200; ++i) {
+    const Problem p{static_cast<Operator>(random.between(0, 3)), 8 * random.between(1, 2000), 8 * random.between(1, 2000),
+                    8 * random.between(1, 2000), 1, random.one_of({Type::bf16, Type::fp16})};
+    const plan::Candidate c = choose::choose_gpu_candidate(p, {}, {}, {"NVIDIA H200", 9});
+    EXPECT_EQ(c.strategy, Strategy::sequential) << test::describe({p, c.strategy, c.knobs});
   }
 }
 

@@ -8,6 +8,7 @@
 #include "choose/choose_gpu.hpp"
 #include "execute/cuda/lanes/lane_plan.hpp"
 #include "execute/cuda/refusal.hpp"
+#include "execute/cuda/tables/table_survey.hpp"
 #include "execute/peer_access.hpp"
 #include "imbrex/error.hpp"
 #include "imbrex/machine.hpp"
@@ -40,6 +41,7 @@ choose::GpuKind random_kind(Random& random) {
   kind.libraries = kind.copies || random.chance(0.6);
   kind.nccl = random.chance(0.7);
   kind.lanes = random.chance(0.7);
+  kind.fp8 = kind.major == 9;
   return kind;
 }
 
@@ -76,9 +78,10 @@ TEST(Auto, ChoosesWhatRunsOnGpus) {
     const choose::GpuKind kind = random_kind(random);
     // Without reach of others' memory, and without NCCL, nothing runs but one rank.
     if (!execute::has_peer_access() && !(kind.nccl && kind.libraries) && p.ranks > 1) continue;
-    // Nor where cuBLASLt adds no such bias, and tiles do not run beside collectives.
-    const bool tiles = kind.lanes && plan::has_one_output(p);
-    if (!execute::has_peer_access() && p.ranks > 1 && !tiles && !cuda::refusal_of_library_bias(p).empty()) continue;
+    // Nor where cuBLASLt does not take the product, and tiles do not run beside collectives.
+    const bool tiles = kind.lanes && plan::has_one_output(p), fp8 = kind.fp8 && cuda::refusal_of_tma(p).empty();
+    const bool library = cuda::refusal_of_library_bias(p).empty() && (p.type != Type::e4m3 || fp8);
+    if (!execute::has_peer_access() && p.ranks > 1 && !tiles && !library) continue;
     const plan::Candidate c = choose::choose_gpu_candidate(p, {}, {}, kind);
     const test::RandomCase text{p, c.strategy, c.knobs};
     SCOPED_TRACE(fmt::format("{} on {}, copies {}, libraries {}, NCCL {}, lanes {}", test::describe(text), kind.name,

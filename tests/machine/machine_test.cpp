@@ -444,6 +444,20 @@ TEST(Machine, WhoReachesWhomMayBeSaid) {
   for (const char* name : {"a100-pcie-8", "l40-4", "rtx4090-4"}) EXPECT_EQ(load_machine(name).peer_access, 1) << name;
 }
 
+TEST(Machine, RowsAmidSectorsMayLoadMoreSlowly) {
+  Json json = good();
+  Machine machine = parse_machine(json.dump(), "machine");
+  EXPECT_EQ(to_json(machine).find("sm_unaligned_bandwidth"), std::string::npos);
+  const double rate = machine.sm_memory_bandwidth;
+  for (const std::int64_t pitch : {16, 32, 48}) EXPECT_EQ(machine::load_rate(machine, pitch), rate) << pitch;
+  json["compute"]["sm_unaligned_bandwidth"] = {
+      {"value", rate / 2}, {"unit", "bytes/s"}, {"source", "measured"}, {"from", "test"}};
+  machine = parse_machine(json.dump(), "machine");
+  EXPECT_EQ(parse_machine(to_json(machine), "machine"), machine);
+  for (const std::int64_t pitch : {32, 64, 4096}) EXPECT_EQ(machine::load_rate(machine, pitch), rate) << pitch;
+  for (const std::int64_t pitch : {16, 48, 4112}) EXPECT_EQ(machine::load_rate(machine, pitch), rate / 2) << pitch;
+}
+
 TEST(Machine, CodingMayTakeTimeBesideTheCurve) {
   Json json = good();
   Machine machine = parse_machine(json.dump(), "machine");

@@ -136,6 +136,8 @@ class Simulation final : private Links::Listener {
                    double ingress_end) override;
 
   double bytes_of(const Region& region) const { return simulate::bytes_of(plan_, region); }
+  // In which an SM loads a tile's operands.
+  double load_seconds(const Tile& tile) const;
   double now() const { return events_.now(); }
   std::string place(std::uint32_t task) const;  ///< "rank 2 queue 0 task 17 (tile)"
   std::string row(std::uint32_t task) const;

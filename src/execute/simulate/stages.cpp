@@ -6,6 +6,7 @@
 #include "machine/rates.hpp"
 #include "plan/work.hpp"
 #include "problem/embedding.hpp"
+#include "problem/products.hpp"
 
 namespace imbrex::simulate {
 namespace {
@@ -17,6 +18,13 @@ std::vector<Region> targets_of(const Tile& tile) {
 }
 
 }  // namespace
+
+double Simulation::load_seconds(const Tile& tile) const {
+  const Problem& problem = plan_.problem;
+  const RankShapes shapes = shapes_of(problem);
+  return bytes_of(tile.a) / machine::load_rate(machine_, problem::pitch_of_a(problem, shapes)) +
+         bytes_of(tile.b) / machine::load_rate(machine_, problem::pitch_of_b(problem, shapes));
+}
 
 // Called when nothing of the task's present stage is pending any more.
 void Simulation::advance(std::uint32_t task) {
@@ -59,8 +67,7 @@ void Simulation::split(std::uint32_t first, std::uint32_t count) {
   const TileModel model(machine_, plan_, plan_.ranks[queue.rank].queues[queue.index].tile, 0);
   for (std::uint32_t t = first; t < first + count; ++t) {
     const auto& tile = std::get<Tile>(program_.tasks[t].task->work);
-    const double products = model.compute_seconds(tile.a.rows, tile.b.cols, tile.a.cols),
-                 load = (bytes_of(tile.a) + bytes_of(tile.b)) / machine_.sm_memory_bandwidth,
+    const double products = model.compute_seconds(tile.a.rows, tile.b.cols, tile.a.cols), load = load_seconds(tile),
                  parts = std::sqrt(std::max(products, load) / std::max(model.epilogue(), 1e-9));
     states_[t].split =
         static_cast<std::uint32_t>(std::clamp(std::round(parts), 1.0, static_cast<double>(std::max(1u, sms))));
@@ -123,10 +130,9 @@ void Simulation::multiply(std::uint32_t task, const Tile& tile) {
   for (const Wait& wait : flat.task->waits)
     if (wait.point == WaitPoint::load && wait.k_begin > state.depth) end = std::min(end, wait.k_begin);
   const double share = tile.a.cols > 0 ? static_cast<double>(end - state.depth) / static_cast<double>(tile.a.cols) : 0;
-  const double loaded = (bytes_of(tile.a) + bytes_of(tile.b)) * share;
   const double products = tiles_[flat.queue].compute_seconds(tile.a.rows, tile.b.cols, end - state.depth);
   state.depth = end;
-  timer(task, std::max(products, loaded / machine_.sm_memory_bandwidth) / state.split);
+  timer(task, std::max(products, load_seconds(tile) * share) / state.split);
   // The tiles that share a panel all read it; whichever of them it is charged to takes no longer than they do.
   load(task, state.missing * share, state.split * state.streams);
   if (tile.a.rank != static_cast<int>(flat.rank))
