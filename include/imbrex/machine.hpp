@@ -76,12 +76,12 @@ struct Machine {
   std::string tuned_like;
 
   // Compute and memory of one device.
-  Constant sms;                      ///< count; workers that take tiles (SMs, cores)
-  Constant memory_bandwidth;         ///< bytes/s, reads plus writes
-  Constant sm_memory_bandwidth;      ///< bytes/s that one SM can load, from L2 or memory
-  Constant sm_unaligned_bandwidth;   ///< bytes/s that one SM can load of rows that begin amid sectors of 32 bytes; 0, as
-                                     ///< without: sm_memory_bandwidth
-  Constant l2_bytes;                 ///< bytes of operands that stay on chip between tiles
+  Constant sms;                     ///< count; workers that take tiles (SMs, cores)
+  Constant memory_bandwidth;        ///< bytes/s, reads plus writes
+  Constant sm_memory_bandwidth;     ///< bytes/s that one SM can load, from L2 or memory
+  Constant sm_unaligned_bandwidth;  ///< bytes/s that one SM can load of rows that begin amid sectors of 32 bytes; 0, as
+                                    ///< without: sm_memory_bandwidth
+  Constant l2_bytes;                ///< bytes of operands that stay on chip between tiles
   std::map<Type, Constant> sm_rate;  ///< flop/s of one SM at the best tile shape, cool
   std::vector<TileRate> tiles;       ///< tile shapes with known cost; others use the nearest
   Constant sustained_ratio;          ///< ratio; rate once hot / rate when cool

@@ -73,8 +73,9 @@ TEST(Machine, EveryMemberIsNeededAndTyped) {
     for (const auto& item : node.items()) {
       const auto child = pointer / (node.is_array() ? std::to_string(std::stoul(item.key())) : item.key());
       // A machine may lack an element type, curves of rows here and there and of Imbrex' own collectives, a tile's own
-      // sustained rate, and names of GPUs.
-      const std::set<std::string> left_out{"random_rows", "short_rows", "sustained", "gpus", "tuned_like"};
+      // sustained rate, the rate of unaligned rows, and names of GPUs.
+      const std::set<std::string> left_out{"random_rows", "short_rows", "sustained", "sm_unaligned_bandwidth",
+                                           "gpus",        "tuned_like"};
       const bool optional = pointer.to_string() == "/compute/sm_rate" || left_out.contains(item.key()) ||
                             item.key().rfind("own_", 0) == 0;
       if (node.is_object() && !optional) {
@@ -446,6 +447,7 @@ TEST(Machine, WhoReachesWhomMayBeSaid) {
 
 TEST(Machine, RowsAmidSectorsMayLoadMoreSlowly) {
   Json json = good();
+  json["compute"].erase("sm_unaligned_bandwidth");
   Machine machine = parse_machine(json.dump(), "machine");
   EXPECT_EQ(to_json(machine).find("sm_unaligned_bandwidth"), std::string::npos);
   const double rate = machine.sm_memory_bandwidth;
