@@ -29,50 +29,40 @@ double wave_time(std::int64_t tiles, std::int64_t workers, std::int64_t depth, s
   return static_cast<double>(base::ceil_div(tiles * parts, workers)) * static_cast<double>(depth / parts + besides);
 }
 
-// A tile shape of the machine's, and its split-K.
-struct TileCut {
-  std::int64_t tile_m = 0, tile_n = 0;
-  int parts = 1;
-};
-
 // The one that computes the product in the least time if all workers start together: whole waves, each as long as its
 // largest tile. Where that is a wave at most, what tiles load may take longer than that, and the next best one is worth
 // a prediction, too, which costs little then.
-std::vector<TileCut> best_cuts(const Problem& problem, const Machine& machine, bool split) {
+std::vector<Cut> best_cuts(const Problem& problem, const Machine& machine, bool split) {
   const RankShapes shapes = shapes_of(problem);
   const auto workers = static_cast<std::int64_t>(machine.sms);
-  std::vector<std::pair<double, TileCut>> cuts;
-  const auto rate = machine.sm_rate.find(problem.type);
-  const double flops = (rate != machine.sm_rate.end() ? rate->second : machine.sm_rate.begin()->second).value;
+  std::vector<std::pair<double, Cut>> cuts;
   // Power that a shape draws tells once the product takes long enough: about so long.
   const double busy = 2 * static_cast<double>(shapes.product.rows) * static_cast<double>(shapes.product.cols) *
-                      static_cast<double>(shapes.depth) / (flops * static_cast<double>(workers));
+                      static_cast<double>(shapes.depth) /
+                      (sm_flops(machine, problem.type) * static_cast<double>(workers));
   for (const TileRate& t : machine.tiles) {
     // The kernels' tiles for e4m3, whose accumulators take twice the registers, end at 128 columns.
     if (problem.type == Type::e4m3 && t.tile_n > 128) continue;
     const std::int64_t count = tiles(shapes.product, t.tile_m, t.tile_n);
     const int parts = split ? parts_of_k(count, workers, shapes.depth) : 1;
-    const auto rows = static_cast<double>(t.tile_m), cols = static_cast<double>(t.tile_n);
-    // In units of 2 / flops.
-    const double slice =
-        std::max(rows * cols / t.efficiency, load_seconds(problem, shapes, machine, rows, cols, 1) * flops / 2);
     const double time =
-        wave_time(count, workers, shapes.depth, parts) * slice *
+        wave_time(count, workers, shapes.depth, parts) *
+        tile_seconds(problem, shapes, machine, t, static_cast<double>(t.tile_m), static_cast<double>(t.tile_n), 1) *
         (t.sustained > 0 ? machine::mean_heat(machine, {}, busy) / machine::mean_heat(machine, t, busy) : 1);
-    cuts.push_back({time, {t.tile_m, t.tile_n, parts}});
+    cuts.push_back({time, {count, t.tile_m, t.tile_n, parts}});
   }
-  if (cuts.empty()) return {{machine.tiles.front().tile_m, machine.tiles.front().tile_n, 1}};
+  if (cuts.empty()) return {{0, machine.tiles.front().tile_m, machine.tiles.front().tile_n, 1}};
   std::stable_sort(cuts.begin(), cuts.end(), [](const auto& x, const auto& y) { return x.first < y.first; });
-  std::vector<TileCut> best{cuts.front().second};
-  const bool few = tiles(shapes.product, best.front().tile_m, best.front().tile_n) * best.front().parts <= workers;
+  std::vector<Cut> best{cuts.front().second};
+  const bool few = best.front().tiles * best.front().parts <= workers;
   if (few && cuts.size() > 1) best.push_back(cuts[1].second);
   return best;
 }
 
-Knobs cut_as(Knobs knobs, const TileCut& cut) {
+Knobs cut_as(Knobs knobs, const Cut& cut) {
   knobs.tile_m = cut.tile_m;
   knobs.tile_n = cut.tile_n;
-  knobs.split_k = cut.parts;
+  knobs.split_k = static_cast<int>(cut.parts);
   return knobs;
 }
 
@@ -125,7 +115,7 @@ void add_signaled(std::vector<plan::Candidate>& list, const Problem& problem, co
 
 void add_fused(const Search& search, std::vector<plan::Candidate>& list) {
   for (const Knobs& knobs : search.tiles) add_fused(list, search.problem, knobs);
-  for (const TileCut& cut : best_cuts(search.problem, search.machine, true))
+  for (const Cut& cut : best_cuts(search.problem, search.machine, true))
     if (cut.parts > 1) add_fused(list, search.problem, cut_as(search.tiles.front(), cut));
 }
 
@@ -176,7 +166,7 @@ void add_given(std::vector<plan::Candidate>& list, const Search& search, const S
   });
   if (!narrow.tiles.empty() && narrow.tiles.size() < search.machine.tiles.size()) {
     Search others{search.problem, narrow, search.asked, search.unreachable, {}};
-    for (const TileCut& cut : best_cuts(search.problem, narrow, false))
+    for (const Cut& cut : best_cuts(search.problem, narrow, false))
       others.tiles.push_back(cut_as(search.tiles.front(), cut));
     free.clear();
     choice.add(others, free);
@@ -268,7 +258,7 @@ std::vector<plan::Candidate> candidates(const Problem& problem, const Machine& m
   Knobs base;
   base.partial = output_type(problem.type);
   base.codec = codec;
-  for (const TileCut& cut : best_cuts(problem, machine, false)) search.tiles.push_back(cut_as(base, cut));
+  for (const Cut& cut : best_cuts(problem, machine, false)) search.tiles.push_back(cut_as(base, cut));
   for (const StrategyChoice& choice : strategy_choices()) {
     if (strategy && *strategy != choice.strategy) continue;
     const plan::StrategyEntry& entry = plan::entry_of(choice.strategy);
@@ -306,7 +296,7 @@ int parts_of_k(std::int64_t tiles, std::int64_t workers, std::int64_t depth) {
 }
 
 Extent best_tile(const Problem& problem, const Machine& machine) {
-  const TileCut cut = best_cuts(problem, machine, false).front();
+  const Cut cut = best_cuts(problem, machine, false).front();
   return {cut.tile_m, cut.tile_n};
 }
 

@@ -18,11 +18,18 @@ double workers_of(const Cut& cut) { return static_cast<double>(cut.tiles) * stat
 
 double waves_of(const Cut& cut, double sms) { return std::ceil(workers_of(cut) / sms); }
 
-double load_seconds(const Problem& problem, const RankShapes& shapes, const Machine& machine, double rows, double cols,
-                    double depth) {
-  return depth * static_cast<double>(size_of(problem.type)) *
-         (rows / machine::load_rate(machine, plan::pitch_of_a(problem, shapes)) +
-          cols / machine::load_rate(machine, plan::pitch_of_b(problem, shapes)));
+double sm_flops(const Machine& machine, Type type) {
+  const auto rate = machine.sm_rate.find(type);
+  return rate != machine.sm_rate.end() ? rate->second : machine.sm_rate.begin()->second;
+}
+
+double tile_seconds(const Problem& problem, const RankShapes& shapes, const Machine& machine, const TileRate& tile,
+                    double rows, double cols, double depth) {
+  const double multiply = 2 * rows * cols * depth / (sm_flops(machine, problem.type) * tile.efficiency),
+               load = depth * static_cast<double>(size_of(problem.type)) *
+                      (rows / machine::load_rate(machine, plan::pitch_of_a(problem, shapes)) +
+                       cols / machine::load_rate(machine, plan::pitch_of_b(problem, shapes)));
+  return std::max(multiply, load);
 }
 
 double product_seconds(const Problem& problem, const RankShapes& shapes, const Cut& cut, const Machine& machine,
@@ -31,13 +38,10 @@ double product_seconds(const Problem& problem, const RankShapes& shapes, const C
       machine::nearest_tile(machine, static_cast<double>(cut.tile_m), static_cast<double>(cut.tile_n));
   const auto size = static_cast<double>(size_of(problem.type));
   const double depth = static_cast<double>(shapes.depth) / static_cast<double>(cut.parts),
-               rows = static_cast<double>(cut.tile_m), cols = static_cast<double>(cut.tile_n);
-  const auto rate = machine.sm_rate.find(problem.type);
-  const double flops = (rate != machine.sm_rate.end() ? rate->second : machine.sm_rate.begin()->second).value;
-  const double multiply = 2 * rows * cols * depth / (flops * tile.efficiency.value),
-               load = load_seconds(problem, shapes, machine, rows, cols, depth);
+               work = tile_seconds(problem, shapes, machine, tile, static_cast<double>(cut.tile_m),
+                                   static_cast<double>(cut.tile_n), depth);
   const double begins = waves_of(cut, sms) * tile.prologue;
-  const double cool = waves_of(cut, sms) * std::max(multiply, load) + begins;
+  const double cool = waves_of(cut, sms) * work + begins;
   const double operands = (static_cast<double>(shapes.product.rows) * static_cast<double>(shapes.depth) +
                            static_cast<double>(shapes.depth) * static_cast<double>(shapes.product.cols)) *
                           size;

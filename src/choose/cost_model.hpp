@@ -16,9 +16,13 @@ struct Cut {
 /// Waves of so many SMs.
 double waves_of(const Cut& cut, double sms);
 
-/// Seconds in which an SM loads what a tile of so many rows and columns multiplies, `depth` of K.
-double load_seconds(const Problem& problem, const RankShapes& shapes, const Machine& machine, double rows, double cols,
-                    double depth);
+/// flop/s of a cool SM for the type, or, where the machine has none of it, for the first that it has.
+double sm_flops(const Machine& machine, Type type);
+
+/// Seconds in which a cool SM multiplies so many rows and columns over `depth` of K, at the rate of that tile, or loads
+/// what it multiplies, whichever takes longer.
+double tile_seconds(const Problem& problem, const RankShapes& shapes, const Machine& machine, const TileRate& tile,
+                    double rows, double cols, double depth);
 
 /// Seconds of a rank's product on so many of the machine's SMs: whole waves of tiles, or what its operands take to
 /// load.

@@ -6,6 +6,8 @@
 
 #include "base/check.hpp"
 #include "execute/simulate/hosts.hpp"
+#include "machine/rates.hpp"
+#include "problem/products.hpp"
 
 namespace imbrex::simulate {
 
@@ -23,6 +25,9 @@ Simulation::Simulation(const Plan& plan, const Program& program, const Machine& 
       signals_(program.first_signal.back()),
       collecting_(plan.ranks.size()),
       ends_(starts) {
+  const RankShapes shapes = shapes_of(plan.problem);
+  rate_of_a_ = machine::load_rate(machine, problem::pitch_of_a(plan.problem, shapes));
+  rate_of_b_ = machine::load_rate(machine, problem::pitch_of_b(plan.problem, shapes));
   const auto block_of = [&](const FlatQueue& queue) { return plan.ranks[queue.rank].queues[queue.index].tile; };
   std::vector<double> flops(plan.ranks.size());
   for (const FlatTask& task : program.tasks)

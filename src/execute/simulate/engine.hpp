@@ -137,7 +137,7 @@ class Simulation final : private Links::Listener {
 
   double bytes_of(const Region& region) const { return simulate::bytes_of(plan_, region); }
   // In which an SM loads a tile's operands.
-  double load_seconds(const Tile& tile) const;
+  double load_seconds(const Tile& tile) const { return bytes_of(tile.a) / rate_of_a_ + bytes_of(tile.b) / rate_of_b_; }
   double now() const { return events_.now(); }
   std::string place(std::uint32_t task) const;  ///< "rank 2 queue 0 task 17 (tile)"
   std::string row(std::uint32_t task) const;
@@ -150,7 +150,8 @@ class Simulation final : private Links::Listener {
   const std::vector<double>& starts_;
   EventQueue events_;
   Recorder recorder_;
-  std::vector<TileModel> tiles_;  ///< by queue
+  double rate_of_a_ = 0, rate_of_b_ = 0;  ///< bytes/s that an SM loads
+  std::vector<TileModel> tiles_;          ///< by queue
   std::vector<PanelCache> caches_;
   std::vector<MemoryServer> memory_;
   Links links_;

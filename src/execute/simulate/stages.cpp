@@ -6,7 +6,6 @@
 #include "machine/rates.hpp"
 #include "plan/work.hpp"
 #include "problem/embedding.hpp"
-#include "problem/products.hpp"
 
 namespace imbrex::simulate {
 namespace {
@@ -18,13 +17,6 @@ std::vector<Region> targets_of(const Tile& tile) {
 }
 
 }  // namespace
-
-double Simulation::load_seconds(const Tile& tile) const {
-  const Problem& problem = plan_.problem;
-  const RankShapes shapes = shapes_of(problem);
-  return bytes_of(tile.a) / machine::load_rate(machine_, problem::pitch_of_a(problem, shapes)) +
-         bytes_of(tile.b) / machine::load_rate(machine_, problem::pitch_of_b(problem, shapes));
-}
 
 // Called when nothing of the task's present stage is pending any more.
 void Simulation::advance(std::uint32_t task) {
