@@ -2,6 +2,7 @@
 #pragma once
 
 #include <concepts>
+#include <cstddef>
 #include <cstdint>
 #include <limits>
 #include <string_view>
@@ -31,6 +32,12 @@ constexpr To narrow(From value, std::string_view what) {
 template <std::integral To, std::integral From>
 constexpr To wrapped(From value) {
   return static_cast<To>(value);
+}
+
+/// A number that is not negative, as a place in a container.
+template <std::integral From>
+constexpr std::size_t index(From i) {
+  return static_cast<std::size_t>(i);
 }
 
 /// What counts stop at: no 64-bit integer is larger.

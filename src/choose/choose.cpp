@@ -66,7 +66,7 @@ Knobs cut_as(Knobs knobs, const Cut& cut) {
   return knobs;
 }
 
-void add_fused(std::vector<plan::Candidate>& list, const Problem& problem, const Knobs& base) {
+void add_fused_orders(std::vector<plan::Candidate>& list, const Problem& problem, const Knobs& base) {
   const auto add = [&](auto&& change) {
     plan::Candidate c{Strategy::fused, base};
     change(c.knobs);
@@ -97,7 +97,8 @@ void add_fused(std::vector<plan::Candidate>& list, const Problem& problem, const
 
 // Groups of rows of tiles; and of tiles where these may be any, which is worth putting them back where few rows of
 // tiles make few groups.
-void add_signaled(std::vector<plan::Candidate>& list, const Problem& problem, const Machine& machine, Knobs knobs) {
+void add_signaled_groups(std::vector<plan::Candidate>& list, const Problem& problem, const Machine& machine,
+                         Knobs knobs) {
   const auto sms = static_cast<int>(std::min(machine.collective_sms.value, machine.sms.value - 1));
   knobs.kept_free = std::max(sms, 0);
   const auto add = [&] {
@@ -114,9 +115,9 @@ void add_signaled(std::vector<plan::Candidate>& list, const Problem& problem, co
 }  // namespace
 
 void add_fused(const Search& search, std::vector<plan::Candidate>& list) {
-  for (const Knobs& knobs : search.tiles) add_fused(list, search.problem, knobs);
+  for (const Knobs& knobs : search.tiles) add_fused_orders(list, search.problem, knobs);
   for (const Cut& cut : best_cuts(search.problem, search.machine, true))
-    if (cut.parts > 1) add_fused(list, search.problem, cut_as(search.tiles.front(), cut));
+    if (cut.parts > 1) add_fused_orders(list, search.problem, cut_as(search.tiles.front(), cut));
 }
 
 void add_sequential(const Search& search, std::vector<plan::Candidate>& list) {
@@ -137,7 +138,7 @@ void add_decomposed(const Search& search, std::vector<plan::Candidate>& list) {
 }
 
 void add_signaled(const Search& search, std::vector<plan::Candidate>& list) {
-  for (const Knobs& knobs : search.tiles) add_signaled(list, search.problem, search.machine, knobs);
+  for (const Knobs& knobs : search.tiles) add_signaled_groups(list, search.problem, search.machine, knobs);
 }
 
 plan::Candidate library_sequence(const Problem& problem) {

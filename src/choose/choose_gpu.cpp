@@ -95,17 +95,17 @@ constexpr double least_gain = 0.01;
 
 // LIST: what may run, and how long it takes.
 
-struct List {
+struct Candidates {
   std::vector<Expected> plans;
   std::string basis;     // why the best one is
   bool seconds = false;  // so are the times
 };
 
-List measured_list(const Question& q, const KnownPlans& known, bool other_ranks) {
+Candidates measured_list(const Question& q, const KnownPlans& known, bool other_ranks) {
   const std::string& gpu = known.records().gpu;
   const bool hopper = are_hopper(q.gpus), lent = &known != q.card.known().front();
   if (const auto plan = measured_plan(known.records(), q.one, q.strategy, q.gpus.copies)) {
-    List list{{{*plan}}, fmt::format("measured as the fastest for this size on {}", gpu)};
+    Candidates list{{{*plan}}, fmt::format("measured as the fastest for this size on {}", gpu)};
     if (!lent) return list;
     if (const auto other = with_best_tile(*plan, q.one, q.machine, hopper)) {
       const auto seconds = [&](const plan::Candidate& c) { return quick_seconds(q.one, c, q.machine); };
@@ -129,7 +129,7 @@ void leave_out_copies(std::vector<plan::Candidate>& list, bool given_transport) 
     if (copies_between_ranks(c)) c.knobs.transport = Transport::store, c.knobs.comm_rows = 0;
 }
 
-List predicted_list(const Question& q, const plan::GivenKnobs& knobs) {
+Candidates predicted_list(const Question& q, const plan::GivenKnobs& knobs) {
   if (q.one.ranks == 1 && !q.strategy && !q.codec && !knobs && q.library_runs())
     return {{{library_sequence(q.one)}}, "one rank has nothing to hide: what libraries do"};
   std::vector<plan::Candidate> candidates = choose::candidates(q.one, q.machine, q.strategy, knobs, q.codec);
@@ -153,7 +153,7 @@ List predicted_list(const Question& q, const plan::GivenKnobs& knobs) {
   if (!q.strategy && !known && q.library_runs() && sequence != candidates.end())
     return {{{knobs || q.codec || sequence->knobs.transport == Transport::store ? *sequence : library_sequence(q.one)}},
             fmt::format("no plan was measured on {}: what libraries do; `imbrex tune` measures", q.gpus.name)};
-  List list{{}, fmt::format("predicted by the cost model for {}; `imbrex tune` measures", q.gpus.name), true};
+  Candidates list{{}, fmt::format("predicted by the cost model for {}; `imbrex tune` measures", q.gpus.name), true};
   for (plan::Candidate& c : candidates) {
     const double seconds = quick_seconds(q.one, c, q.machine);
     if (!knobs && c.strategy == Strategy::fused)
@@ -208,7 +208,7 @@ plan::Candidate best_of_all(const Question& q, const plan::GivenKnobs& knobs, Re
   // What was measured stores to peers, and sends no codes.
   const bool by_records = !knobs && !q.codec && (q.strategy || q.reachable);
   std::string why = q.objection_to_tiles();
-  const auto take = [&](const List& list, bool picky) {
+  const auto take = [&](const Candidates& list, bool picky) {
     const auto best = best_that_runs(q, list.plans, picky, why);
     if (!best || reason == nullptr) return best;
     *reason = {why.empty() ? list.basis : why, {}};
@@ -221,7 +221,7 @@ plan::Candidate best_of_all(const Question& q, const plan::GivenKnobs& knobs, Re
       for (const KnownPlans* known : q.card.known())
         if (by_records)
           if (const auto best = take(measured_list(q, *known, other_ranks), picky)) return *best;
-    const List predicted = predicted_list(q, knobs);
+    const Candidates predicted = predicted_list(q, knobs);
     if (const auto best = take(predicted, picky)) return *best;
     // The executor says why it does not run.
     if (!picky) return best_of(predicted.plans)->candidate;

@@ -6,17 +6,17 @@
 namespace imbrex::choose {
 namespace {
 
-constexpr std::span<const cuda::KernelTile> tiles = kernel_tiles();
+constexpr std::span<const cuda::KernelTile> compiled_tiles = kernel_tiles();
 
 }  // namespace
 
 bool has_kernel_tiles(Type type, bool hopper) {
-  return std::any_of(tiles.begin(), tiles.end(),
+  return std::any_of(compiled_tiles.begin(), compiled_tiles.end(),
                      [&](const cuda::KernelTile& t) { return t.type == type && t.hopper == hopper; });
 }
 
 bool has_kernel_tile(Type type, bool hopper, std::int64_t rows, std::int64_t cols, int cluster) {
-  return std::any_of(tiles.begin(), tiles.end(), [&](const cuda::KernelTile& t) {
+  return std::any_of(compiled_tiles.begin(), compiled_tiles.end(), [&](const cuda::KernelTile& t) {
     return t.type == type && t.hopper == hopper && !t.shares_k && t.rows == rows && t.cols == cols &&
            (cluster == 0 || t.cluster == cluster);
   });
@@ -36,7 +36,7 @@ Knobs with_kernel_tile(Knobs knobs, Type type, bool hopper, const plan::GivenKno
   };
   const auto nearest = [&](auto&& wanted) {
     const cuda::KernelTile* best = nullptr;
-    for (const cuda::KernelTile& t : tiles)
+    for (const cuda::KernelTile& t : compiled_tiles)
       if (t.type == type && t.hopper == hopper && wanted(t) && kept(t) &&
           (best == nullptr || distance(t) < distance(*best)))
         best = &t;

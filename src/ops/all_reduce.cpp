@@ -5,7 +5,7 @@
 namespace imbrex {
 namespace {
 
-constexpr std::string_view operand_names[] = {"in", "out"};
+constexpr std::string_view all_reduce_operands[] = {"in", "out"};
 
 }  // namespace
 
@@ -39,7 +39,7 @@ void AllReduce::run(const Operands& operands, CudaStream stream) {
   place().call(
       operands, stream,
       [&] {
-        const ops::CollectiveOperands given(operands, state_->type, operand_names);
+        const ops::CollectiveOperands given(operands, state_->type, all_reduce_operands);
         const View &in = given.at("in"), &out = given.at("out");
         const std::int64_t count = ops::elements_of(in);
         IMBREX_EXPECTS(count == ops::elements_of(out), "operand out has {} elements, operand in {}; they must be equal",

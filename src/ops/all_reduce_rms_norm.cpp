@@ -5,7 +5,7 @@
 namespace imbrex {
 namespace {
 
-constexpr std::string_view operand_names[] = {"in", "residual", "weight", "residual_out", "out"};
+constexpr std::string_view rms_norm_operands[] = {"in", "residual", "weight", "residual_out", "out"};
 
 }  // namespace
 
@@ -48,7 +48,7 @@ void AllReduceRmsNorm::run(const Operands& operands, CudaStream stream) {
   place().call(
       operands, stream,
       [&] {
-        const ops::CollectiveOperands given(operands, s.type, operand_names, s.weight_type);
+        const ops::CollectiveOperands given(operands, s.type, rms_norm_operands, s.weight_type);
         const std::int64_t all = ops::elements_of(given.at("in"));
         IMBREX_EXPECTS(all % s.hidden == 0, "operand in has {} elements; it must have rows of {}", all, s.hidden);
         const auto matrix = [&](std::string_view name) {

@@ -5,7 +5,7 @@
 namespace imbrex {
 namespace {
 
-constexpr std::string_view operand_names[] = {"in", "out"};
+constexpr std::string_view exchange_operands[] = {"in", "out"};
 
 // What lies in the same place of all blocks is read before any of it is written, by the same hand. So any block will
 // do, and ranks that are told alike are refused alike.
@@ -57,7 +57,7 @@ void Exchange::run(const Operands& operands, CudaStream stream) {
   place().call(
       operands, stream,
       [&] {
-        const ops::CollectiveOperands given(operands, s.type, operand_names);
+        const ops::CollectiveOperands given(operands, s.type, exchange_operands);
         const View &in = given.at("in"), &out = given.at("out");
         const bool gather = s.kind == ExchangeKind::all_gather, scatter = s.kind == ExchangeKind::reduce_scatter;
         const std::int64_t from = ops::elements_of(in), to = ops::elements_of(out);

@@ -14,7 +14,7 @@
 namespace imbrex {
 namespace {
 
-constexpr std::string_view operand_names[] = {"in", "residual", "weight", "bias", "residual_out", "out"};
+constexpr std::string_view put_back_operands[] = {"in", "residual", "weight", "bias", "residual_out", "out"};
 
 void expect_layout(const PackedLayout& l) {
   IMBREX_EXPECTS(l.rows >= 0 && l.rows <= plan::most_extent && l.cols >= 1 && l.cols <= collectives::most_hidden,
@@ -53,7 +53,7 @@ class Checked {
     }
     IMBREX_EXPECTS(work_.type != Type::e4m3 && !is_integer(work_.type),
                    "operand in is {}: it must be bf16, fp16 or fp32", name_of(work_.type));
-    const ops::CollectiveOperands given(operands, work_.type, operand_names);
+    const ops::CollectiveOperands given(operands, work_.type, put_back_operands);
     const std::int64_t all = layout.rows * layout.cols;
     const auto take = [&](std::string_view name, std::int64_t count) -> void* {
       const View* view = given.find(name);

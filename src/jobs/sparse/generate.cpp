@@ -11,7 +11,7 @@
 namespace imbrex::jobs::sparse {
 namespace {
 
-constexpr std::array<std::string_view, 4> names{"grid", "banded", "power_law", "block"};
+constexpr std::array<std::string_view, 4> kind_names{"grid", "banded", "power_law", "block"};
 
 // splitmix64.
 class Random {
@@ -120,17 +120,17 @@ void fill_block(Matrix& matrix, Random& random) {
 }  // namespace
 
 Kind parse_kind(std::string_view name) {
-  const auto found = std::find(names.begin(), names.end(), name);
-  IMBREX_EXPECTS(found != names.end(), "'{}': it must be {}", name, fmt::join(names, ", "));
-  return static_cast<Kind>(found - names.begin());
+  const auto found = std::find(kind_names.begin(), kind_names.end(), name);
+  IMBREX_EXPECTS(found != kind_names.end(), "'{}': it must be {}", name, fmt::join(kind_names, ", "));
+  return static_cast<Kind>(found - kind_names.begin());
 }
 
-std::string_view name_of(Kind kind) { return names[static_cast<std::size_t>(kind)]; }
+std::string_view name_of(Kind kind) { return kind_names[static_cast<std::size_t>(kind)]; }
 
 Matrix generate(Kind kind, std::int64_t rows, std::uint64_t seed) {
   IMBREX_EXPECTS(rows >= 1 && rows <= most_rows, "rows = {}: from 1 to {}", rows, most_rows);
   Matrix matrix{rows, rows, {}};
-  Random random(seed * names.size() + static_cast<std::uint64_t>(kind));
+  Random random(seed * kind_names.size() + static_cast<std::uint64_t>(kind));
   switch (kind) {
     case Kind::grid: fill_grid(matrix, random); break;
     case Kind::banded: fill_banded(matrix, random); break;

@@ -7,6 +7,7 @@
 
 #include "base/check.hpp"
 #include "base/hash.hpp"
+#include "base/narrow.hpp"
 #include "imbrex/file.hpp"
 #include "jobs/all_reduce/all_reduce_job.hpp"
 #include "jobs/memory_need.hpp"
@@ -19,7 +20,7 @@
 namespace imbrex::jobs::sparse {
 namespace {
 
-std::size_t at(std::int64_t index) { return static_cast<std::size_t>(index); }
+using base::index;
 
 Triangular system_of(const SolveRequest& request) {
   const bool generated = request.matrix_title.empty();
@@ -96,7 +97,7 @@ class Rank {
 
   std::vector<T> right_of_all() const {
     std::vector<T> values;
-    values.reserve(at(system_.rows * request_.columns));
+    values.reserve(index(system_.rows * request_.columns));
     for (std::int64_t place = 0; place < system_.rows; ++place)
       for (std::int64_t column = 0; column < request_.columns; ++column) values.push_back(right(place, column));
     return values;
@@ -104,7 +105,7 @@ class Rank {
 
   void solve(Solver<T>& solver) {
     std::vector<T> own;
-    own.reserve(schedule_.rows.size() * at(request_.columns));
+    own.reserve(schedule_.rows.size() * index(request_.columns));
     for (const std::uint32_t row : schedule_.rows)
       for (std::int64_t column = 0; column < request_.columns; ++column) own.push_back(right(row, column));
     solver.set_right(own);
@@ -119,12 +120,12 @@ class Rank {
   // A PE's part of the solution, on all: its memory is not reached from other hosts. Collective.
   std::vector<T> part_over_hosts(Solver<T>& solver, int pe, std::size_t rows) {
     constexpr std::size_t piece = 4096 / sizeof(T);  // what a gather takes
-    std::vector<T> part(rows * at(request_.columns)), all(piece * at(world_.size()));
+    std::vector<T> part(rows * index(request_.columns)), all(piece * index(world_.size()));
     if (pe == world_.rank()) part = solver.result(pe, rows);
     part.resize((part.size() + piece - 1) / piece * piece);
     for (std::size_t begin = 0; begin < part.size(); begin += piece) {
       world_.all_gather(&part[begin], all.data(), piece * sizeof(T));
-      std::copy_n(all.begin() + static_cast<std::ptrdiff_t>(at(pe) * piece), piece,
+      std::copy_n(all.begin() + static_cast<std::ptrdiff_t>(index(pe) * piece), piece,
                   part.begin() + static_cast<std::ptrdiff_t>(begin));
     }
     return part;
@@ -133,14 +134,15 @@ class Rank {
   // The solution in the order of solving.
   void gather(Solver<T>& solver) {
     const std::int64_t columns = request_.columns;
-    solution_.resize(at(system_.rows * columns));
-    std::vector<std::size_t> rows(at(world_.size())), next(rows.size());
+    solution_.resize(index(system_.rows * columns));
+    std::vector<std::size_t> rows(index(world_.size())), next(rows.size());
     for (const std::uint8_t owner : shares_.owner) ++rows[owner];
     std::vector<std::vector<T>> parts;
     for (int pe = 0; pe < world_.size(); ++pe)
-      parts.push_back(world_.hosts() > 1 ? part_over_hosts(solver, pe, rows[at(pe)]) : solver.result(pe, rows[at(pe)]));
+      parts.push_back(world_.hosts() > 1 ? part_over_hosts(solver, pe, rows[index(pe)])
+                                         : solver.result(pe, rows[index(pe)]));
     for (std::int64_t row = 0; row < system_.rows; ++row) {
-      const std::uint8_t owner = shares_.owner[at(row)];
+      const std::uint8_t owner = shares_.owner[index(row)];
       const auto from = parts[owner].begin() + static_cast<std::ptrdiff_t>(next[owner]++) * columns;
       std::copy_n(from, columns, solution_.begin() + row * columns);
     }
@@ -156,7 +158,7 @@ class Rank {
       int differs;
     };
     const Told own{worst_, verdict_.differs};
-    std::vector<Told> all(at(world_.size()));
+    std::vector<Told> all(index(world_.size()));
     world_.all_gather(&own, all.data(), sizeof own);
     // What is wrong comes before what overflows.
     std::stable_partition(all.begin(), all.end(), [](const Told& told) { return !told.worst.overflows; });
@@ -191,7 +193,7 @@ class Rank {
     const std::int64_t columns = request_.columns;
     std::uint64_t digest = base::hash_of({});
     const auto row_of = [&](std::int64_t row) {
-      return std::span(solution_).subspan(at(system_.row_at(row) * columns), at(columns));
+      return std::span(solution_).subspan(index(system_.row_at(row) * columns), index(columns));
     };
     for (std::int64_t row = 0; row < system_.rows; ++row) digest = base::hash_of(std::as_bytes(row_of(row)), digest);
     result_.digest = digest;
@@ -199,7 +201,7 @@ class Rank {
     std::string text = fmt::format("%%MatrixMarket matrix array real general\n{} {}\n", system_.rows, columns);
     for (std::int64_t column = 0; column < columns; ++column)
       for (std::int64_t row = 0; row < system_.rows; ++row)
-        fmt::format_to(std::back_inserter(text), "{}\n", row_of(row)[at(column)]);
+        fmt::format_to(std::back_inserter(text), "{}\n", row_of(row)[index(column)]);
     write_file(request_.out, text);
   }
 
@@ -243,7 +245,7 @@ void expect_room(const SolveRequest& request, std::int64_t unknowns) {
 std::size_t world_bytes(const SolveRequest& request, const Triangular& system) {
   const auto slots = std::min<std::int64_t>(system.entries(), system.rows * std::max(request.ranks - 1, 0));
   const auto columns = static_cast<std::size_t>(request.columns + 3);  // groups of four
-  return columns * (8 * at(system.rows) + 32 * at(slots)) + (std::size_t{1} << 26);
+  return columns * (8 * index(system.rows) + 32 * index(slots)) + (std::size_t{1} << 26);
 }
 
 }  // namespace

@@ -16,7 +16,7 @@ namespace {
 constexpr std::size_t most_pes = 64;
 constexpr std::uint32_t warp = 32;
 
-std::size_t at(std::int64_t index) { return static_cast<std::size_t>(index); }
+using base::index;
 
 // Before it is laid out.
 struct Draft {
@@ -58,7 +58,7 @@ class Maker {
       std::uint32_t part_level = 0;
       std::int64_t mine = 0;
       for (std::int64_t e = begin(row); e < end(row); ++e) {
-        const std::uint32_t column = system_.column[at(e)];
+        const std::uint32_t column = system_.column[index(e)];
         const std::uint8_t giver = owner_[column];
         givers |= std::uint64_t{1} << giver;
         if (giver == me_) ++mine, part_level = std::max(part_level, levels_.of[column] + 1);
@@ -101,8 +101,8 @@ class Maker {
   }
 
   void lay_out() {
-    place_.resize(at(system_.rows));
-    std::vector<std::uint32_t> number(at(system_.rows));
+    place_.resize(index(system_.rows));
+    std::vector<std::uint32_t> number(index(system_.rows));
     for (std::uint32_t i = 0; i < result_.rows.size(); ++i) number[result_.rows[i]] = i;
     result_.tasks.reserve(drafts_.size() + 1);
     result_.steps.resize(std::size_t{levels_.count});
@@ -141,11 +141,11 @@ class Maker {
     result_.tasks.push_back({terms(), own ? number[draft.row] : draft.slot, draft.pe});
     std::uint64_t givers = 0;
     for (std::int64_t e = begin(draft.row); e < end(draft.row); ++e) {
-      const std::uint32_t column = system_.column[at(e)];
+      const std::uint32_t column = system_.column[index(e)];
       givers |= std::uint64_t{1} << owner_[column];
       if (owner_[column] != me_) continue;
       result_.source.push_back(place_[column]);
-      result_.value.push_back(system_.value[at(e)]);
+      result_.value.push_back(system_.value[index(e)]);
     }
     if (!own) return;
     const int others = std::popcount(givers & ~(std::uint64_t{1} << me_));
@@ -199,11 +199,11 @@ std::string_view name_of(Sharing sharing) { return sharing == Sharing::cyclic ? 
 
 Levels levels_of(const Triangular& system) {
   Levels levels;
-  levels.of.resize(at(system.rows));
+  levels.of.resize(index(system.rows));
   for (std::size_t row = 0; row < levels.of.size(); ++row) {
     std::uint32_t level = 0;
     for (std::int64_t e = system.begin[row]; e < system.begin[row + 1]; ++e)
-      level = std::max(level, levels.of[system.column[at(e)]] + 1);
+      level = std::max(level, levels.of[system.column[index(e)]] + 1);
     levels.of[row] = level;
     levels.count = std::max(levels.count, level + 1);
   }
@@ -215,17 +215,17 @@ Shares share(const Triangular& system, const Levels& levels, int pes, std::optio
   constexpr std::int64_t many = 16384;  // rows of a level and PE: as many as the lanes of a GPU that wait at once
   Shares shares{
       sharing.value_or(system.rows / levels.count >= many * pes ? Sharing::cyclic : Sharing::contiguous), 0, {}};
-  shares.owner.resize(at(system.rows));
+  shares.owner.resize(index(system.rows));
   if (shares.sharing == Sharing::cyclic) {
     shares.block = block > 0 ? block : std::max<std::int64_t>(system.rows / (std::int64_t{64} * pes), 1);
     for (std::int64_t row = 0; row < system.rows; ++row)
-      shares.owner[at(row)] = static_cast<std::uint8_t>(row / shares.block % pes);
+      shares.owner[index(row)] = static_cast<std::uint8_t>(row / shares.block % pes);
     return shares;
   }
   const std::int64_t all = system.entries() + system.rows;
   for (std::int64_t row = 0; row < system.rows; ++row) {
-    const std::int64_t before = system.begin[at(row)] + row;
-    shares.owner[at(row)] = static_cast<std::uint8_t>(static_cast<double>(before) / static_cast<double>(all) * pes);
+    const std::int64_t before = system.begin[index(row)] + row;
+    shares.owner[index(row)] = static_cast<std::uint8_t>(static_cast<double>(before) / static_cast<double>(all) * pes);
   }
   return shares;
 }

@@ -6,10 +6,12 @@
 #include <map>
 #include <unordered_set>
 
+#include "base/narrow.hpp"
+
 namespace imbrex::plan {
 namespace {
 
-std::size_t index(int i) { return static_cast<std::size_t>(i); }
+using base::index;
 
 bool in_order(Engine engine) { return engine != Engine::compute; }
 

@@ -4,10 +4,12 @@
 
 #include <algorithm>
 
+#include "base/narrow.hpp"
+
 namespace imbrex::plan {
 namespace {
 
-std::size_t index(int i) { return static_cast<std::size_t>(i); }
+using base::index;
 
 // What others' posts may hang on, if it stands before them in their queue. A transfer or a reduction that waits for
 // nothing ends.

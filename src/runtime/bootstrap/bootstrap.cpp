@@ -27,7 +27,7 @@ struct Launcher {
 
   bool is_in(const Environment& e) const { return e.has(rank) || e.has(size); }
 };
-constexpr Launcher own{"imbrex launch", Key::rank, Key::world_size};
+constexpr Launcher imbrex_launch{"imbrex launch", Key::rank, Key::world_size};
 constexpr Launcher torch{"torchrun", Key::torch_rank, Key::torch_world_size};
 constexpr Launcher ompi{"Open MPI", Key::ompi_rank, Key::ompi_size};
 constexpr Launcher pmi{"PMI (MPICH, Intel MPI, Hydra)", Key::pmi_rank, Key::pmi_size};
@@ -74,8 +74,8 @@ std::optional<Launcher> find_launcher(const Environment& e) {
   std::optional<Launcher> found = started;
   // RANK and WORLD_SIZE alone may be a pod's, whatever starts processes in it; torchrun itself says more.
   const bool bare = !e.has(Key::torch_local_rank) && !e.has(Key::torch_local_world_size) && !e.has(Key::torch_run_id);
-  if (own.is_in(e))
-    found = own;
+  if (imbrex_launch.is_in(e))
+    found = imbrex_launch;
   else if (torch.is_in(e) && !(bare && e.integer(torch.size) == 1))
     found = torch;
   if (!found) refuse_rank_without_size(e);
@@ -226,7 +226,7 @@ std::optional<Bootstrap> find_bootstrap(const Environment& e) {
   if (!launcher) return std::nullopt;
   Bootstrap result = place(e, *launcher);
   bool spans = false;
-  if (launcher->size == own.size) {
+  if (launcher->size == imbrex_launch.size) {
     identify(e, result, {Key::rendezvous}, 1);
   } else if (launcher->size == torch.size) {
     spans = spans_hosts(e, result, Key::torch_world_size, Key::torch_local_world_size);

@@ -62,7 +62,7 @@ std::string unknown_users(const Peer& peer) {
 std::uint64_t random_number() { return std::stoull(random_id().substr(0, 16), nullptr, 16); }
 
 constexpr int most_strangers = 2 * max_world_size;
-constexpr int look_interval = 100;  // milliseconds between looks at what the launcher says
+constexpr int launcher_interval = 100;  // milliseconds between looks at what the launcher says
 
 /// True where the process may be one of the launch's. One of an unknown user must know the launch's secret.
 bool may_belong(const Meeting& meeting, Owner owner) {
@@ -138,7 +138,7 @@ class Host {
     std::vector<pollfd> polls{{listener_.get(), POLLIN, 0}};
     for (const FileDescriptor& socket : strangers_) polls.push_back({socket.get(), POLLIN, 0});
     for (const Guest& guest : peers_) polls.push_back({guest.socket.get(), POLLIN, 0});
-    const int ready = poll(polls.data(), polls.size(), std::min(look_interval, milliseconds_until(deadline_)));
+    const int ready = poll(polls.data(), polls.size(), std::min(launcher_interval, milliseconds_until(deadline_)));
     if (ready < 0 && errno != EINTR)
       refuse(fmt::format("rank {} cannot wait for the others: {}", meeting_.first(), std::strerror(errno)));
     if (ready == 0) throw_if_launcher_reports(meeting_);
@@ -300,7 +300,7 @@ class TakenName {
 FileDescriptor find_host(const Meeting& meeting, int rank, FileDescriptor& listener) {
   const Deadline deadline = deadline_in(meeting.options.entry_limit);
   LateToJoin late(rank, meeting.options);
-  Deadline next_look = deadline_in(1e-3 * look_interval);
+  Deadline next_look = deadline_in(1e-3 * launcher_interval);
   TakenName taken(meeting, rank);
   for (Backoff backoff;; backoff.pause()) {
     if (rank == meeting.first() && (listener = listen_at(meeting.name))) return {};
@@ -309,7 +309,7 @@ FileDescriptor find_host(const Meeting& meeting, int rank, FileDescriptor& liste
       throw_if_launcher_reports(meeting);
       taken.throw_if_held();
       late.look([&] { return std::vector{meeting.first()}; });
-      next_look = deadline_in(1e-3 * look_interval);
+      next_look = deadline_in(1e-3 * launcher_interval);
     }
     if (milliseconds_until(deadline) > 0) continue;
     const std::string holder = holder_of(meeting.name);

@@ -18,7 +18,7 @@ namespace {
 // How often a rank says that it is there, in the shortest wait limit of any; and the part of its own limit after which
 // it takes another for lost.
 constexpr double ticks_in_limit = 8, part_to_loss = 0.75;
-constexpr int look_interval =
+constexpr int failure_interval =
     100;                        // milliseconds between looks at a failure that a rank of this host may have recorded
 constexpr double farewell = 1;  // seconds
 
@@ -114,7 +114,7 @@ void Links::run() {
     }
     polls.back() = {bell_.is_own() ? bell_.get() : -1, POLLIN, 0};
     const double left = std::chrono::duration<double, std::milli>(next_tick - Clock::now()).count();
-    poll(polls.data(), polls.size(), static_cast<int>(std::clamp<double>(std::ceil(left), 0, look_interval)));
+    poll(polls.data(), polls.size(), static_cast<int>(std::clamp<double>(std::ceil(left), 0, failure_interval)));
     if (polls.back().revents) {
       std::uint64_t rings = 0;
       [[maybe_unused]] const auto taken = ::read(bell_.get(), &rings, sizeof rings);

@@ -20,7 +20,7 @@
 namespace imbrex::cuda {
 namespace {
 
-constexpr std::size_t step = 64, alignment = 256;  // of the words, and of the output
+constexpr std::size_t word_step = 64, alignment = 256;  // of the words, and of the output
 
 std::size_t part_bytes(const Problem& p) {
   return static_cast<std::size_t>(p.m / p.ranks * problem::width_of(p.tables)) * size_of(p.type);
@@ -31,8 +31,8 @@ std::size_t part_bytes(const Problem& p) {
 LookUpExecution::Layout LookUpExecution::layout_of(const Problem& problem) {
   Layout layout{};
   layout.entered = alignment;
-  layout.done = layout.entered + static_cast<std::size_t>(problem.ranks) * step;
-  layout.out = (layout.done + embedding::most_slices * step + alignment - 1) / alignment * alignment;
+  layout.done = layout.entered + static_cast<std::size_t>(problem.ranks) * word_step;
+  layout.out = (layout.done + embedding::most_slices * word_step + alignment - 1) / alignment * alignment;
   layout.all = layout.out + part_bytes(problem);
   return layout;
 }
@@ -80,7 +80,7 @@ void LookUpExecution::set_group() {
                                   {options_.testing.delays, options_.testing.max_delay});
   ends_.entered = at(world_.rank(), layout_.entered);
   ends_.done = at(world_.rank(), layout_.done);
-  ends_.step = step;
+  ends_.step = word_step;
   ends_.slices = static_cast<std::uint32_t>(slices_.slices);
   ends_.posts = lookers_;
   ends_.advances = own_.count() == 0;
@@ -99,7 +99,7 @@ void LookUpExecution::start_words() {
   std::memcpy(words.data(), &state, sizeof state);
   const auto set = [&](std::size_t offset, std::size_t count, std::uint64_t value) {
     const auto word = static_cast<std::uint32_t>(value & 0xffffffffu);
-    for (std::size_t i = 0; i < count; ++i) std::memcpy(words.data() + offset + i * step, &word, sizeof word);
+    for (std::size_t i = 0; i < count; ++i) std::memcpy(words.data() + offset + i * word_step, &word, sizeof word);
   };
   set(layout_.entered, static_cast<std::size_t>(problem_.ranks), epoch_);
   set(layout_.done, embedding::most_slices, epoch_ * lookers_);
@@ -150,14 +150,14 @@ void LookUpExecution::launch(const Addresses& operands, cudaStream_t stream, Cal
   if (look_up_ != nullptr) {
     bind(given.tables, stream);
     std::vector<void*> parts;
-    embedding::LookUpPeers peers{ends_.group, {}, step, 1};
+    embedding::LookUpPeers peers{ends_.group, {}, word_step, 1};
     peers.group.readers = look_up_->blocks();
     for (int rank = 0; rank < world_.size(); ++rank) {
       const bool peer = rank != world_.rank();
       parts.push_back(own_part + (rank - world_.rank()) * stride);
-      peers.to.push_back({nullptr, peer ? at(rank, layout_.done) : nullptr,
-                          peer ? at(world_.rank(), layout_.entered + static_cast<std::size_t>(rank) * step) : nullptr,
-                          1, 1});
+      peers.to.push_back(
+          {nullptr, peer ? at(rank, layout_.done) : nullptr,
+           peer ? at(world_.rank(), layout_.entered + static_cast<std::size_t>(rank) * word_step) : nullptr, 1, 1});
     }
     look_up_->launch(given.bags, parts.data(), stream, world_.size() > 1 ? &peers : nullptr);
   }

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <utility>
 
+#include "base/narrow.hpp"
 #include "execute/circumstances.hpp"
 #include "execute/cuda/lanes/cuda_pool.hpp"
 #include "execute/cuda/products/kernel_choice.hpp"
@@ -24,7 +25,7 @@ namespace {
 /// For the state and what follows it.
 constexpr std::size_t state_bytes = 256;
 
-std::size_t index(int i) { return static_cast<std::size_t>(i); }
+using base::index;
 
 template <typename T>
 std::size_t bytes_of(const std::vector<T>& v) {

@@ -23,13 +23,13 @@ cudaStream_t new_stream() {
   return made;
 }
 
+}  // namespace
+
 cudaEvent_t new_event() {
   cudaEvent_t made = nullptr;
   IMBREX_CUDA_TRY(cudaEventCreateWithFlags(&made, cudaEventDisableTiming));
   return made;
 }
-
-}  // namespace
 
 // Asking loads the kernel, and takes the driver long: once for a device.
 int workers_of(const GemmKernel& kernel, int device) {

@@ -19,6 +19,9 @@
 
 namespace imbrex::cuda {
 
+/// Without times.
+cudaEvent_t new_event();
+
 /// Clusters of the kernel that run at once on the device, asked once: the first question loads the kernel.
 int workers_of(const GemmKernel& kernel, int device);
 

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "execute/circumstances.hpp"
+#include "execute/cuda/lanes/cuda_pool.hpp"
 #include "execute/layout.hpp"
 #include "runtime/cuda/await_stream.hpp"
 #include "runtime/cuda/gpu_clock.hpp"
@@ -17,12 +18,6 @@ namespace {
 constexpr double first_limit = 60;
 // What ended collectives, and what waits for them, may take to leave the GPU.
 constexpr auto patience = std::chrono::seconds(5);
-
-cudaEvent_t new_event() {
-  cudaEvent_t made = nullptr;
-  IMBREX_CUDA_TRY(cudaEventCreateWithFlags(&made, cudaEventDisableTiming));
-  return made;
-}
 
 }  // namespace
 

@@ -6,12 +6,13 @@
 #include <utility>
 
 #include "base/check.hpp"
+#include "base/narrow.hpp"
 #include "execute/peer_access.hpp"
 
 namespace imbrex::cuda {
 namespace {
 
-std::size_t index(int i) { return static_cast<std::size_t>(i); }
+using base::index;
 
 bool has_tasks(const Plan& plan, Engine engine) {
   for (const RankPlan& rank : plan.ranks)

@@ -12,7 +12,7 @@ namespace {
 // How late a loss may be noticed between calls.
 constexpr auto period = std::chrono::milliseconds(10);
 // Kernels whose waits were ended, and aborted collectives, are over long before.
-constexpr auto patience = std::chrono::seconds(5);
+constexpr auto kernel_patience = std::chrono::seconds(5);
 
 }  // namespace
 
@@ -80,7 +80,7 @@ bool StreamCalls::drain() {
       world_.throw_if_failed();
     } catch (const Error&) {
       if (failed == Clock::time_point{}) failed = Clock::now();
-      if (Clock::now() - failed > patience) throw;
+      if (Clock::now() - failed > kernel_patience) throw;
     }
     std::this_thread::sleep_for(std::chrono::microseconds(50));
   }

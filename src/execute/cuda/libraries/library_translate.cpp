@@ -7,6 +7,7 @@
 #include <set>
 
 #include "base/check.hpp"
+#include "base/narrow.hpp"
 #include "execute/cuda/refusal.hpp"
 #include "execute/cuda/work_on_gpu.hpp"
 #include "plan/builder.hpp"
@@ -14,7 +15,7 @@
 namespace imbrex::cuda {
 namespace {
 
-std::size_t index(int i) { return static_cast<std::size_t>(i); }
+using base::index;
 
 // A step before it has a place in the program. Steps of one lane, a queue that has tasks, run one after another; a lane
 // becomes a stream.

@@ -13,9 +13,7 @@
 namespace imbrex::cuda {
 namespace {
 
-using base::narrow;
-
-std::size_t index(int i) { return static_cast<std::size_t>(i); }
+using base::index, base::narrow;
 
 std::uint32_t word(std::int64_t value) { return narrow<std::uint32_t>(value, "a number of the table"); }
 
