@@ -20,14 +20,25 @@ namespace {
 
 constexpr std::int64_t max_group = 128;
 
-// A word of one to four bytes, little-endian as on every machine that CUDA runs on.
+// A word of one, two or four bytes, little-endian as on every machine that CUDA runs on. A copy of a length that the
+// compiler does not know is a call.
 IMBREX_CODEC std::uint32_t load_word(const std::byte* from, int bytes) {
   std::uint32_t word = 0;
-  std::memcpy(&word, from, static_cast<std::size_t>(bytes));
+  if (bytes == 4)
+    std::memcpy(&word, from, 4);
+  else if (bytes == 2)
+    std::memcpy(&word, from, 2);
+  else
+    std::memcpy(&word, from, 1);
   return word;
 }
 IMBREX_CODEC void store_word(std::byte* to, std::uint32_t word, int bytes) {
-  std::memcpy(to, &word, static_cast<std::size_t>(bytes));
+  if (bytes == 4)
+    std::memcpy(to, &word, 4);
+  else if (bytes == 2)
+    std::memcpy(to, &word, 2);
+  else
+    std::memcpy(to, &word, 1);
 }
 
 struct EncodeJob {
@@ -160,6 +171,8 @@ IMBREX_CODEC void read_codes(const Range& range, const Group& group, const std::
 
 template <Codec form>
 IMBREX_CODEC void encode_groups(EncodeJob& job) {
+  Codec codec = form;
+  codec.scale = job.format.codec.scale;
   const int size = job.format.codec.group, blocks = size / block_values;
   const Range range = range_of(job.format.type);
   const ChunkLayout layout = job.format.layout(job.count);
@@ -172,23 +185,23 @@ IMBREX_CODEC void encode_groups(EncodeJob& job) {
       for (int i = 0; i < size; ++i) filled[i] = values[smaller<std::int64_t>(i, there - 1)];
       values = filled;
     }
-    Extremes extremes = no_extremes(form);
-    for (int p = 0; p < size / piece_values; ++p) extremes = fold(form, extremes, part_of<piece_values>(values, p));
+    Extremes extremes = no_extremes(codec);
+    for (int p = 0; p < size / piece_values; ++p) extremes = fold(codec, extremes, part_of<piece_values>(values, p));
     Group group;
-    if (!needs_mark(form, range, extremes)) {
-      group = regular_group(form, extremes);
+    if (!needs_mark(codec, range, extremes)) {
+      group = regular_group(codec, extremes);
     } else {
       std::int32_t finite = 0;
       for (int b = 0; b < blocks; ++b) finite = fold_finite(range, finite, part_of<block_values>(values, b));
-      group = marked_group(form, finite);
+      group = marked_group(codec, finite);
     }
     if (job.format.slots &&
         (group.kind == GroupKind::marked ||
-         (!job.allowed.empty() && error_of(form, group) > job.allowed[static_cast<std::size_t>(g)])))
-      group = raw_group(form);
-    store_word(job.wire + layout.scale + g * scale_bytes(form), group.scale_word, scale_bytes(form));
+         (!job.allowed.empty() && error_of(codec, group) > job.allowed[static_cast<std::size_t>(g)])))
+      group = raw_group(codec);
+    store_word(job.wire + layout.scale + g * scale_bytes(codec), group.scale_word, scale_bytes(codec));
     if (form.asymmetric)
-      store_word(job.wire + layout.offset + g * offset_bytes(form), group.offset_word, offset_bytes(form));
+      store_word(job.wire + layout.offset + g * offset_bytes(codec), group.offset_word, offset_bytes(codec));
     if (group.kind == GroupKind::raw) {
       base::from_float(job.format.type, values, job.wire + layout.slot + g * size * static_cast<std::int64_t>(element),
                        size);
@@ -202,6 +215,8 @@ IMBREX_CODEC void encode_groups(EncodeJob& job) {
 
 template <Codec form>
 IMBREX_CODEC void decode_groups(DecodeJob& job) {
+  Codec codec = form;
+  codec.scale = job.format.codec.scale;
   const int size = job.format.codec.group, blocks = size / block_values;
   const Range range = range_of(job.format.type);
   const ChunkLayout layout = job.format.layout(job.count);
@@ -211,16 +226,16 @@ IMBREX_CODEC void decode_groups(DecodeJob& job) {
     const std::int64_t there = smaller<std::int64_t>(job.count - g * size, size);
     float* values = there < size ? filled : job.values + g * size;
     const Group group = read_group(
-        form, load_word(job.wire + layout.scale + g * scale_bytes(form), scale_bytes(form)),
-        form.asymmetric ? load_word(job.wire + layout.offset + g * offset_bytes(form), offset_bytes(form)) : 0);
-    GroupRecord record{error_of(form, group), 0, group.kind == GroupKind::raw};
+        codec, load_word(job.wire + layout.scale + g * scale_bytes(codec), scale_bytes(codec)),
+        form.asymmetric ? load_word(job.wire + layout.offset + g * offset_bytes(codec), offset_bytes(codec)) : 0);
+    GroupRecord record{error_of(codec, group), 0, group.kind == GroupKind::raw};
     if (record.raw) {
       base::to_float(job.format.type, job.wire + layout.slot + g * size * element, values, size);
       std::int32_t finite = 0;
       for (int b = 0; b < blocks; ++b) finite = fold_finite(range, finite, part_of<block_values>(values, b));
       record.magnitude = float_of(static_cast<std::uint32_t>(finite));
     } else {
-      record.magnitude = smaller(magnitude_of(form, group), range.largest);
+      record.magnitude = smaller(magnitude_of(codec, group), range.largest);
       read_codes<form>(range, group, job.wire + layout.first + g * blocks * first_plane_bits(form.format),
                        job.wire + layout.second + g * blocks * second_plane_bits(form.format), size, values);
     }
@@ -258,14 +273,13 @@ void decode_as(DecodeJob& job) {
   decode_groups<form>(job);
 }
 
-// One loop for every format, symmetry and scale; the size of a group is looked up.
-constexpr int forms = 6 * 2 * 3;
-constexpr int form_index(const Codec& codec) {
-  return (static_cast<int>(codec.format) * 2 + (codec.asymmetric ? 1 : 0)) * 3 + static_cast<int>(codec.scale);
-}
+// One loop for every format and symmetry. A group's size, and its scale's type, which no loop over values needs, are
+// looked up.
+constexpr int forms = 6 * 2;
+constexpr int form_index(const Codec& codec) { return static_cast<int>(codec.format) * 2 + (codec.asymmetric ? 1 : 0); }
 constexpr Codec form_at(int index) {
-  const auto format = static_cast<CodeFormat>(index / 6);
-  return {format, index / 3 % 2 == 1 && format != CodeFormat::fp8, 0, static_cast<ScaleType>(index % 3)};
+  const auto format = static_cast<CodeFormat>(index / 2);
+  return {format, index % 2 == 1 && format != CodeFormat::fp8, 0, ScaleType::fp32};
 }
 
 template <int... index>
