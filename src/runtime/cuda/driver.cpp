@@ -45,6 +45,7 @@ const Driver& driver() {
     find(d.pop_context, "cuCtxPopCurrent");
     find(d.context_device, "cuCtxGetDevice");
     find(d.batch_mem_op, "cuStreamBatchMemOp");
+    if (find_optional(d.encode_tensor_map, "cuTensorMapEncodeTiled") != cudaSuccess) cudaGetLastError();
     if (find_optional(d.context_affinity, "cuCtxGetExecAffinity") != cudaSuccess) cudaGetLastError();
     return d;
   }();

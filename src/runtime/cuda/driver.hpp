@@ -27,7 +27,8 @@ struct Driver {
   decltype(&::cuCtxPopCurrent) pop_context = nullptr;
   decltype(&::cuCtxGetDevice) context_device = nullptr;
   decltype(&::cuStreamBatchMemOp) batch_mem_op = nullptr;
-  decltype(&::cuCtxGetExecAffinity) context_affinity = nullptr;  ///< null: the driver has none
+  decltype(&::cuTensorMapEncodeTiled) encode_tensor_map = nullptr;  ///< null: a driver older than CUDA 12
+  decltype(&::cuCtxGetExecAffinity) context_affinity = nullptr;     ///< null: the driver has none
 };
 
 /// Throws Error(runtime_failure) where there is no driver, or one without a function.

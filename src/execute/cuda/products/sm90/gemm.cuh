@@ -8,7 +8,11 @@
 #include <cutlass/arch/reg_reconfig.h>
 #include <cutlass/cutlass.h>
 #include <cutlass/cluster_launch.hpp>
-#include <cutlass/gemm/collective/collective_builder.hpp>
+#include <cutlass/gemm/collective/builders/sm90_gmma_builder.inl>
+#include <cutlass/gemm/collective/collective_builder_decl.hpp>
+#include <cutlass/gemm/collective/collective_mma_decl.hpp>
+#include <cutlass/gemm/collective/sm90_mma_tma_gmma_ss_warpspecialized.hpp>
+#include <cutlass/gemm/collective/sm90_mma_tma_gmma_ss_warpspecialized_fp8.hpp>
 #include <cutlass/pipeline/pipeline.hpp>
 
 #include "execute/cuda/products/fragment.cuh"

@@ -1,10 +1,11 @@
-// How a variant of the GEMM for Hopper is launched: its grid, and the tensor maps of its operands.
+// How a variant of the GEMM for Hopper is launched: its grid, and which tensor maps its operands have.
 #pragma once
 
 #include <algorithm>
 #include <bit>
 
 #include "execute/cuda/products/gemm.hpp"
+#include "execute/cuda/products/operand_map.hpp"
 #include "execute/cuda/products/sm90/gemm.cuh"
 
 namespace imbrex::cuda {
@@ -44,20 +45,17 @@ struct Sm90Launcher {
     return clusters;
   }
 
-  static cute::TmaDescriptor map_of_b(const GemmArgs& args, int product) {
-    const std::int64_t n = args.n[product];
-    typename Mainloop::StrideB stride_b{};
-    cute::get<Gemm::b_by_columns ? 0 : 1>(stride_b) = args.ldb[product];
-    // The operands' maps are made together; A's is map_of_a's.
-    typename Mainloop::Arguments arguments{static_cast<const typename Gemm::Element*>(args.a[0][0]),
-                                           {args.k, cute::_1{}, 0},
-                                           static_cast<const typename Gemm::Element*>(args.b[product]),
-                                           stride_b};
-    const auto shape =
-        cute::make_shape(static_cast<int>(args.a_rows[0]), static_cast<int>(n), static_cast<int>(args.k), 1);
-    return *Mainloop::to_underlying_arguments(shape, arguments, nullptr).tma_load_b.get_tma_descriptor();
-  }
-
+  /// What a load of A brings at most, and one of B. Of B by rows a line is as long as the swizzle that the tile's
+  /// columns allow; the blocks that share B load a part of it each.
+  static constexpr std::uint32_t elements = 128 / sizeof(typename Gemm::Element);
+  static constexpr TmaBox box_of_a{elements, Config::tile_m};
+  static constexpr std::uint32_t sharing = cute::size(typename Gemm::Multicast{});
+  static constexpr TmaBox box_of_b =
+      Gemm::b_by_columns ? TmaBox{elements, Config::tile_n / sharing}
+                         : TmaBox{Config::tile_n % elements == 0 ? elements : elements / 2, Config::tile_k / sharing};
+  // The main loop's loads expect as many elements, those that other blocks bring among them.
+  static_assert(decltype(Mainloop::Params::tma_load_a)::NumValSrc == box_of_a.inner * box_of_a.outer &&
+                decltype(Mainloop::Params::tma_load_b)::NumValSrc == box_of_b.inner * box_of_b.outer * sharing);
   // Beside its map, nothing in an operand's part of the main loop's parameters depends on where the operand lies.
   template <typename Tma>
   static constexpr bool only_a_map = cute::is_static<decltype(Tma{}.aux_params_.g_stride_)>::value;
@@ -72,20 +70,6 @@ struct Sm90Launcher {
     return static_cast<int>(std::bit_ceil(static_cast<std::uint64_t>(most)));
   }
 
-  /// A map of the A that is `key`, of args.k columns, for loads of `load` rows.
-  template <int Rows = 8>
-  static cute::TmaDescriptor map_of_a(const GemmArgs& args, const TensorMapKey& key, int load) {
-    using namespace cute;
-    if constexpr (Rows < Config::tile_m)
-      if (Rows < load) return map_of_a<2 * Rows>(args, key, load);
-    const auto box = make_shape(Int<Rows>{}, Int<Config::tile_k>{});
-    const auto operand = make_tensor(static_cast<const typename Gemm::Element*>(key.address),
-                                     make_shape(static_cast<int>(key.rows), static_cast<int>(args.k), 1),
-                                     make_stride(key.pitch, _1{}, std::int64_t{0}));
-    const auto stage = tile_to_shape(typename Mainloop::SmemLayoutAtomA{}, box);
-    return *make_tma_copy(SM90_TMA_LOAD{}, operand, stage, box, _1{}).get_tma_descriptor();
-  }
-
   static cudaError_t launch(const GemmArgs& args, int workers, TensorMaps& maps, bool early, cudaStream_t stream) {
     const auto* kernel = reinterpret_cast<const void*>(&sm90_gemm<Config>);
     typename Gemm::Params params{{}, {}, {}, args, static_cast<std::uint32_t>(workers)};
@@ -94,13 +78,19 @@ struct Sm90Launcher {
     for (int source = 0; source < 2; ++source)
       for (int copy = 0; copy < 2; ++copy) {
         const TensorMapKey key{kernel, false, args.a[source][copy], args.a_rows[source], args.k, args.lda[source]};
-        params.a[source][copy] = maps.get(key, [&] { return map_of_a(args, key, load); });
+        params.a[source][copy] = maps.get(key, [&] {
+          return operand_map(Config::type, key.address, args.k, key.rows, key.pitch,
+                             {box_of_a.inner, static_cast<std::uint32_t>(load)});
+        });
       }
     params.mainloop.tma_load_a.tma_desc_ = params.a[0][0];
     for (int product = 0; product < most_products; ++product) {
       const int of = args.b[product] != nullptr ? product : 0;
       const TensorMapKey key{kernel, true, args.b[of], args.k, args.n[of], args.ldb[of]};
-      params.b[product] = of < product ? params.b[of] : maps.get(key, [&] { return map_of_b(args, of); });
+      params.b[product] = of < product ? params.b[of] : maps.get(key, [&] {
+        const std::int64_t n = args.n[of], length = Gemm::b_by_columns ? args.k : n;
+        return operand_map(Config::type, key.address, length, Gemm::b_by_columns ? n : args.k, key.pitch, box_of_b);
+      });
     }
     params.mainloop.tma_load_b.tma_desc_ = params.b[0];
     cudaLaunchAttribute attributes[2];

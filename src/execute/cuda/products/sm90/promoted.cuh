@@ -7,8 +7,6 @@
 
 #include <cutlass/arch/barrier.h>
 
-#include <cutlass/gemm/collective/collective_builder.hpp>
-
 #include "execute/cuda/products/sm90/config.cuh"
 #include "execute/cuda/products/sm90/slots.cuh"
 
