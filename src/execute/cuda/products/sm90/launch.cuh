@@ -45,8 +45,8 @@ struct Sm90Launcher {
     return clusters;
   }
 
-  /// What a load of A brings at most, and one of B. Of B by rows a line is as long as the swizzle that the tile's
-  /// columns allow; the blocks that share B load a part of it each.
+  /// What a load of A brings at most, and one of B. A line of B by rows is as long as the swizzle that the tile's columns
+  /// allow; the blocks that share B load a part of it each.
   static constexpr std::uint32_t elements = 128 / sizeof(typename Gemm::Element);
   static constexpr TmaBox box_of_a{elements, Config::tile_m};
   static constexpr std::uint32_t sharing = cute::size(typename Gemm::Multicast{});
