@@ -20,8 +20,6 @@
 namespace imbrex::cli {
 namespace {
 
-[[noreturn]] void refuse(const std::string& message) { throw Error(ErrorCode::invalid_input, message); }
-
 template <typename T>
 T value_within(const std::string& name, const std::string& text, T low, T high, const char* kind) {
   T value{};
@@ -54,6 +52,8 @@ std::string read_all(std::istream& from, const std::string& path) {
 }
 
 }  // namespace
+
+void refuse(const std::string& message) { throw Error(ErrorCode::invalid_input, message); }
 
 CLI::App& add_subcommand(CLI::App& parent, const std::string& name, const std::string& about) {
   return *parent.add_subcommand(name, about);

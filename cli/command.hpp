@@ -67,6 +67,9 @@ auto naming(std::string_view prefix, Action&& action, std::string_view suffix = 
   }
 }
 
+/// Throws Error(invalid_input).
+[[noreturn]] void refuse(const std::string& message);
+
 /// Writes all of it to standard output. Throws Error(runtime_failure), but does nothing where that is closed.
 void print_text(std::string_view text);
 

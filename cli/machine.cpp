@@ -9,33 +9,33 @@
 namespace imbrex::cli {
 namespace {
 
-struct Options {
+struct MachineArguments {
   std::string machine, name, out;
   std::vector<std::string> changes;
   std::int64_t devices = 0;
 };
 
-[[noreturn]] void refuse(const std::string& change, const std::string& rule) {
+[[noreturn]] void refuse_change(const std::string& change, const std::string& rule) {
   throw Error(ErrorCode::invalid_input, fmt::format("--set '{}': {}", change, rule));
 }
 
 // "PLACE=VALUE".
 void set(Machine& machine, const std::string& change) {
   const std::size_t sign = change.find('=');
-  if (sign == std::string::npos) refuse(change, "it must be PLACE=VALUE");
+  if (sign == std::string::npos) refuse_change(change, "it must be PLACE=VALUE");
   double value = 0;
   const char *begin = change.data() + sign + 1, *const last = change.data() + change.size();
   const auto [end, error] = std::from_chars(begin, last, value);
   if (error != std::errc{} || end != last)
-    refuse(change, fmt::format("'{}' is not a number", std::string(begin, last)));
+    refuse_change(change, fmt::format("'{}' is not a number", std::string(begin, last)));
   try {
     set_constant(machine, change.substr(0, sign), {value, Provenance::unverified, "set by `imbrex machine`"});
   } catch (const Error& why) {
-    refuse(change, why.what());
+    refuse_change(change, why.what());
   }
 }
 
-int machine(const Program& program, const Options& options) {
+int machine(const Program& program, const MachineArguments& options) {
   expect_writable("--out", options.out);
   Machine machine = load_machine(options.machine);
   for (const std::string& change : options.changes) set(machine, change);
@@ -58,7 +58,7 @@ int machine(const Program& program, const Options& options) {
 }  // namespace
 
 void add_machine(Program& program) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<MachineArguments>();
   CLI::App& command = add_command(
       program, "machine",
       "Prints a machine file, one line a constant; constants may be changed.\n"

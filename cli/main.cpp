@@ -41,7 +41,7 @@ std::string printable(const std::string& text) {
   return result;
 }
 
-int refuse(const Program& program, int code, const std::string& message) {
+int refuse_command(const Program& program, int code, const std::string& message) {
   print_error("imbrex: " + printable(message));
   try {
     if (program.json_takes_errors) print_json(program, {{"exit_code", code}, {"error", message}});
@@ -141,7 +141,7 @@ int run_program(std::vector<std::string> arguments) {
   }
   if (arguments.size() == 1 && arguments.front() == "--version") arguments.front() = "version";
   if (const std::string why = unknown_command(program, arguments); !why.empty())
-    return refuse(program, bad_usage, why + " (see 'imbrex --help')");
+    return refuse_command(program, bad_usage, why + " (see 'imbrex --help')");
   try {
     std::reverse(arguments.begin(), arguments.end());  // CLI11 takes them from the back
     program.app.parse(arguments);
@@ -160,7 +160,7 @@ int run_program(std::vector<std::string> arguments) {
         extras ? fmt::format("{} takes no '{}'{}", command, fmt::join(unknown, " "),
                              chosen.empty() || chosen[0]->get_name() != "launch" ? "" : "; the program comes after --")
                : std::string(error.what());
-    return refuse(program, bad_usage, fmt::format("{} (see '{} --help')", why, command));
+    return refuse_command(program, bad_usage, fmt::format("{} (see '{} --help')", why, command));
   }
   try {
     expect_values(program);
@@ -168,11 +168,11 @@ int run_program(std::vector<std::string> arguments) {
     expect_writable("--json", program.json);
     return program.action();
   } catch (const Error& error) {
-    return refuse(program, static_cast<int>(error.code()), error.what());
+    return refuse_command(program, static_cast<int>(error.code()), error.what());
   } catch (const std::bad_alloc&) {
-    return refuse(program, static_cast<int>(ErrorCode::runtime_failure), "out of memory");
+    return refuse_command(program, static_cast<int>(ErrorCode::runtime_failure), "out of memory");
   } catch (const std::exception& error) {
-    return refuse(program, static_cast<int>(ErrorCode::runtime_failure), error.what());
+    return refuse_command(program, static_cast<int>(ErrorCode::runtime_failure), error.what());
   }
 }
 

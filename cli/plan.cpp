@@ -22,7 +22,7 @@ double workspace_bytes(const Plan& plan) {
   return bytes;
 }
 
-struct Options {
+struct PlanArguments {
   PlanOptions plan;
   std::string device = "auto", machine;
 };
@@ -35,7 +35,7 @@ struct Made {
   std::optional<Machine> machine;  // that it was chosen for by simulation
 };
 
-Made make(const Options& options) {
+Made make(const PlanArguments& options) {
   const Device device = device_named(options.device);
   if (!options.machine.empty()) {
     if (device != Device::automatic)
@@ -106,7 +106,7 @@ void print_summary(const Program& program, const Plan& plan, const std::string& 
 }  // namespace
 
 void add_plan(Program& program) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<PlanArguments>();
   CLI::App& command = add_command(
       program, "plan",
       "Makes the plan of an operator and writes it to a file.\n"

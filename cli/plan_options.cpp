@@ -15,8 +15,6 @@ namespace {
 constexpr std::int64_t most = std::int64_t{1} << 31;
 constexpr const char* knob_group = "Knobs (how the plan is made; names as in a plan file; what is not given is chosen)";
 
-[[noreturn]] void refuse(const std::string& message) { throw Error(ErrorCode::invalid_input, message); }
-
 GroupSizes group_sizes(const std::vector<std::int64_t>& given) {
   GroupSizes sizes{};
   if (given.size() > sizes.size())

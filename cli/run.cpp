@@ -11,13 +11,13 @@
 namespace imbrex::cli {
 namespace {
 
-struct Options {
+struct RunArguments {
   PlanOptions plan;
   RunOptions run;
   std::string trace;
 };
 
-void report(const Program& program, const Options& options, const jobs::RunResult& result) {
+void report(const Program& program, const RunArguments& options, const jobs::RunResult& result) {
   const bool verify = options.run.verify;
   if (!options.trace.empty()) write_timeline(options.trace, result.timeline);
   Json json{{"exit_code", verify && !result.verified ? 1 : 0},
@@ -75,7 +75,7 @@ void expect_operator(const PlanOptions& plan) {
                 fmt::format("'{}' is not an operator; it must be one of {}", plan.op, fmt::join(known, ", ")));
 }
 
-int run(const Program& program, const Options& options) {
+int run(const Program& program, const RunArguments& options) {
   expect_operator(options.plan);
   if (const OwnOperator* asked = options.plan.asked_for()) return asked->run(program, options.plan, options.run);
   expect_timeline_path("--trace", options.trace);
@@ -87,7 +87,7 @@ int run(const Program& program, const Options& options) {
 }  // namespace
 
 void add_run(Program& program) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<RunArguments>();
   std::string examples;
   for (const auto& each : own_operators()) examples += fmt::format("\n{}", each->examples());
   CLI::App& command = add_command(

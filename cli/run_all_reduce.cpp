@@ -13,9 +13,7 @@ namespace imbrex::cli {
 namespace {
 
 constexpr std::string_view operator_name = "all_reduce";
-constexpr const char* own_group = "all_reduce (an all-reduce alone)";
-
-[[noreturn]] void refuse(const std::string& message) { throw Error(ErrorCode::invalid_input, message); }
+constexpr const char* all_reduce_group = "all_reduce (an all-reduce alone)";
 
 std::int64_t parse_exact_below(std::string_view text) {
   if (text == "auto") return exact_below_measured;
@@ -78,7 +76,7 @@ void report(const Program& program, const jobs::AllReduceRequest& asked, const j
 class AllReduceRun final : public RunAlone {
  public:
   std::string_view name() const override { return operator_name; }
-  std::string group() const override { return own_group; }
+  std::string group() const override { return all_reduce_group; }
 
   bool shares(std::string_view option) const override {
     constexpr std::string_view names[] = {"OP",       "--m",     "--n",          "--ranks",  "--type",
@@ -112,35 +110,36 @@ void AllReduceRun::add_run_to(CLI::App& command) {
   app_ = &command;
   add_named<AllReduceAlgorithm>(command, "--algorithm", options_.algorithm, parse_all_reduce_algorithm,
                                 "auto (default), one_shot, two_shot or ring")
-      ->group(own_group);
+      ->group(all_reduce_group);
   add_number(command, "--tolerance", tolerance_, 0, 1e30,
              "Largest error that the codec may cause; groups that could exceed it travel as elements")
-      ->group(own_group);
+      ->group(all_reduce_group);
   command.add_flag("--whole-call", options_.whole_call, "Sum exactly if one group could exceed the tolerance")
-      ->group(own_group);
+      ->group(all_reduce_group);
   add_named<std::int64_t>(
       command, "--exact-below", options_.exact_below, parse_exact_below,
       "Sum tensors of fewer bytes exactly (default 0); auto: those that the codec does not speed up")
       ->type_name("BYTES")
-      ->group(own_group);
+      ->group(all_reduce_group);
   command.add_flag("--batch-invariant", options_.batch_invariant, "Let no row depend on the number of rows")
-      ->group(own_group);
+      ->group(all_reduce_group);
   command
       .add_flag("--rms-norm", rms_norm_,
                 "Add a residual to the sum, and normalise its rows by their root mean square: exact sums only")
-      ->group(own_group);
+      ->group(all_reduce_group);
   add_number(command, "--eps", eps_, 0, 1e30, "What --rms-norm adds to the mean of the squares (default 1e-6)")
-      ->group(own_group);
+      ->group(all_reduce_group);
   command.add_option("--residual", residual_, "The residual of --rms-norm, .npy, M x N; without it random")
       ->type_name("FILE")
-      ->group(own_group);
+      ->group(all_reduce_group);
   command.add_option("--weight", weight_, "The weight of --rms-norm, .npy, N elements; without it random")
       ->type_name("FILE")
-      ->group(own_group);
+      ->group(all_reduce_group);
   add_named<Type>(command, "--weight-type", weight_type_, parse_type,
                   "The weight's type: fp32, or that of the rows (default)")
-      ->group(own_group);
-  add_integer(command, "--ctas", ctas_, 0, 1024, "GPUs: thread blocks to use; 0 (default): by size")->group(own_group);
+      ->group(all_reduce_group);
+  add_integer(command, "--ctas", ctas_, 0, 1024, "GPUs: thread blocks to use; 0 (default): by size")
+      ->group(all_reduce_group);
 }
 
 jobs::AllReduceRequest AllReduceRun::request(const PlanOptions& plan, const RunOptions& run) const {

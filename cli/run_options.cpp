@@ -7,8 +7,6 @@
 namespace imbrex::cli {
 namespace {
 
-[[noreturn]] void refuse(const std::string& message) { throw Error(ErrorCode::invalid_input, message); }
-
 // "--b1".
 std::string option_of(const char* name, std::size_t i) { return fmt::format("{}{}", name, i + 1); }
 

@@ -8,14 +8,14 @@
 namespace imbrex::cli {
 namespace {
 
-struct Options {
+struct SimulateArguments {
   PlanOptions plan;
   std::string machine, trace;
   SimulateOptions simulate;
   std::int64_t skew_seed = 0;
 };
 
-int simulate(const Program& program, const Options& options) {
+int simulate(const Program& program, const SimulateArguments& options) {
   expect_timeline_path("--trace", options.trace);
   const Machine machine = load_machine(options.machine);
   const Plan plan = options.plan.make(machine);
@@ -42,7 +42,7 @@ int simulate(const Program& program, const Options& options) {
 }  // namespace
 
 void add_simulate(Program& program) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<SimulateArguments>();
   CLI::App& command =
       add_command(program, "simulate",
                   "Predicts how long a plan takes on a machine described in a file.\n"

@@ -14,10 +14,8 @@ namespace {
 
 using namespace jobs::sparse;
 
-constexpr std::string_view operator_name = "sparse_triangular_solve";
-constexpr const char* own_group = "sparse_triangular_solve";
-
-[[noreturn]] void refuse(const std::string& message) { throw Error(ErrorCode::invalid_input, message); }
+constexpr std::string_view solve_name = "sparse_triangular_solve";
+constexpr const char* solve_group = "sparse_triangular_solve";
 
 bool parse_single(std::string_view text) {
   if (text != "fp32" && text != "fp64") refuse(fmt::format("'{}': it must be fp32 or fp64", text));
@@ -38,7 +36,7 @@ void report(const Program& program, const SolveRequest& asked, const SolveResult
   const char* type = asked.single ? "fp32" : "fp64";
   Json json{{"exit_code", asked.verify && !result.verified ? 1 : 0},
             {"problem",
-             {{"operator", operator_name},
+             {{"operator", solve_name},
               {"rows", result.rows},
               {"entries", result.entries},
               {"levels", result.levels},
@@ -69,7 +67,7 @@ void report(const Program& program, const SolveRequest& asked, const SolveResult
   print_json(program, json);
 
   print(program, "{} of {} rows, {} entries, {} levels, {} right-hand sides of {}{}, {} ranks on {}, {}: {}{}",
-        operator_name, result.rows, result.entries, result.levels, asked.columns, type,
+        solve_name, result.rows, result.entries, result.levels, asked.columns, type,
         asked.transposed ? ", transposed" : "", asked.ranks, name_of(result.device), name_of(asked.way),
         readable_seconds(best(result.seconds)),
         result.seconds.size() > 1 ? fmt::format(", the best of {}", result.seconds.size()) : "");
@@ -93,8 +91,8 @@ void report(const Program& program, const SolveRequest& asked, const SolveResult
 
 class TriangularSolveRun final : public RunAlone {
  public:
-  std::string_view name() const override { return operator_name; }
-  std::string group() const override { return own_group; }
+  std::string_view name() const override { return solve_name; }
+  std::string group() const override { return solve_group; }
 
   bool shares(std::string_view option) const override {
     constexpr std::string_view names[] = {"OP",       "--ranks",      "--seed",          "--out",
@@ -127,31 +125,31 @@ class TriangularSolveRun final : public RunAlone {
 void TriangularSolveRun::add_run_to(CLI::App& command) {
   command.add_option("--matrix", matrix_, "The matrix, a Matrix Market file of coordinates")
       ->type_name("FILE|-")
-      ->group(own_group);
+      ->group(solve_group);
   add_named<std::optional<Kind>>(
       command, "--generate", kind_, [](std::string_view text) -> std::optional<Kind> { return parse_kind(text); },
       "Or one from --seed: grid (like roads), banded, power_law or block")
-      ->group(own_group);
-  add_integer(command, "--unknowns", rows_, 1, most_rows, "And of so many rows")->group(own_group);
+      ->group(solve_group);
+  add_integer(command, "--unknowns", rows_, 1, most_rows, "And of so many rows")->group(solve_group);
   add_named<Part>(command, "--part", part_, parse_part,
                   "What of the matrix is the system: whole (default), which must be triangular, lower or upper")
-      ->group(own_group);
-  command.add_flag("--transposed", transposed_, "Solve with its transpose")->group(own_group);
-  add_integer(command, "--right-hand-sides", columns_, 1, 1024, "So many, from --seed (default 1)")->group(own_group);
-  add_named<bool>(command, "--precision", single_, parse_single, "fp64 (default) or fp32")->group(own_group);
+      ->group(solve_group);
+  command.add_flag("--transposed", transposed_, "Solve with its transpose")->group(solve_group);
+  add_integer(command, "--right-hand-sides", columns_, 1, 1024, "So many, from --seed (default 1)")->group(solve_group);
+  add_named<bool>(command, "--precision", single_, parse_single, "fp64 (default) or fp32")->group(solve_group);
   add_named<Way>(command, "--solve-way", way_, parse_way,
                  "in_kernel (default): ranks send packets from one kernel; ring: the same, by rings that a thread of "
                  "the host serves; kernel_boundaries: a kernel a level")
-      ->group(own_group);
+      ->group(solve_group);
   add_named<std::optional<Sharing>>(command, "--sharing", sharing_, parse_sharing_or_auto,
                                     "How ranks share rows: contiguous, cyclic, or auto (default): by rows a level")
-      ->group(own_group);
+      ->group(solve_group);
   add_integer(command, "--block-rows", block_, 1, most_rows, "cyclic: rows of a block (default: 64 blocks a rank)")
-      ->group(own_group);
+      ->group(solve_group);
   command
       .add_flag("--compare", compare_,
                 "Time cuSPARSE's SpSV on the same system too: one rank on a GPU, one right-hand side")
-      ->group(own_group);
+      ->group(solve_group);
 }
 
 SolveRequest TriangularSolveRun::request(const PlanOptions& plan, const RunOptions& run) const {
@@ -159,7 +157,7 @@ SolveRequest TriangularSolveRun::request(const PlanOptions& plan, const RunOptio
     refuse(fmt::format("--world '{}': it must be processes or threads", run.world));
   if (!matrix_.empty() && kind_)
     refuse(fmt::format("--matrix '{}' and --generate: one of them must be given", matrix_));
-  if (matrix_.empty() && !kind_) refuse(fmt::format("{} needs --matrix, or --generate and --unknowns", operator_name));
+  if (matrix_.empty() && !kind_) refuse(fmt::format("{} needs --matrix, or --generate and --unknowns", solve_name));
   if (kind_ && rows_ == 0) refuse("--unknowns is missing; --generate needs it");
   if (!kind_ && rows_ != 0) refuse("--unknowns is about --generate; --matrix is given");
   if (block_ > 0 && sharing_ != Sharing::cyclic) refuse("--block-rows is about --sharing cyclic");
@@ -200,7 +198,7 @@ SolveRequest TriangularSolveRun::request(const PlanOptions& plan, const RunOptio
 int TriangularSolveRun::run(const Program& program, const PlanOptions& plan, const RunOptions& options) const {
   const SolveRequest asked = request(plan, options);
   std::optional<Progress> progress;
-  if (!World::launched()) progress.emplace(fmt::format("running {} over {} ranks", operator_name, asked.ranks));
+  if (!World::launched()) progress.emplace(fmt::format("running {} over {} ranks", solve_name, asked.ranks));
   const int code = run_solve(asked, [&](const SolveResult& result) { report(program, asked, result); });
   if (code >= static_cast<int>(ErrorCode::invalid_input))
     print_json(program, {{"exit_code", code}, {"error", "a rank failed; standard error has its message"}});

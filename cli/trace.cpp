@@ -10,14 +10,14 @@
 namespace imbrex::cli {
 namespace {
 
-struct Options {
+struct TraceArguments {
   PlanOptions plan;
   RunOptions run;
   std::string machine, out;
   bool measured = false;
 };
 
-int finish(const Program& program, const Options& options, const Timeline& timeline) {
+int finish(const Program& program, const TraceArguments& options, const Timeline& timeline) {
   write_timeline(options.out, timeline);
   double end = 0;
   for (const Span& span : timeline.spans) end = std::max(end, span.end);
@@ -30,7 +30,7 @@ int finish(const Program& program, const Options& options, const Timeline& timel
   return 0;
 }
 
-int trace(const Program& program, const Options& options) {
+int trace(const Program& program, const TraceArguments& options) {
   expect_timeline_path("--out", options.out);
   if (options.measured == !options.machine.empty())
     throw Error(ErrorCode::invalid_input,
@@ -50,7 +50,7 @@ int trace(const Program& program, const Options& options) {
 }  // namespace
 
 void add_trace(Program& program) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<TraceArguments>();
   CLI::App& command = add_command(
       program, "trace",
       "Draws what runs when: one row a resource, grouped by rank, waits visible.\n"

@@ -16,7 +16,7 @@
 namespace imbrex::cli {
 namespace {
 
-struct Options {
+struct BenchArguments {
   std::vector<std::string> ops;
   std::vector<std::int64_t> sizes;
   std::vector<std::string> layers;
@@ -34,8 +34,6 @@ struct Options {
 };
 
 constexpr std::int64_t most_rows = std::int64_t{1} << 31;
-
-[[noreturn]] void refuse(const std::string& message) { throw Error(ErrorCode::invalid_input, message); }
 
 // "NxK" of the whole operator.
 Problem layer(const std::string& text, Problem p) {
@@ -65,7 +63,7 @@ bool takes(const Problem& problem, std::string& why) {
 
 // Every operator with every M and layer, once, but those that the operator does not take: an M of one row fits an
 // all-reduce only. Some must be left.
-std::vector<Problem> grid(const Options& o) {
+std::vector<Problem> grid(const BenchArguments& o) {
   std::vector<Problem> problems, seen;
   std::string why;
   for (const std::string& l : o.layers)
@@ -85,7 +83,7 @@ std::vector<Problem> grid(const Options& o) {
 }
 
 // What no operator takes is refused before each of them is asked.
-void expect_options(const Options& o) {
+void expect_options(const BenchArguments& o) {
   static_cast<void>(chosen_scales(o.scales, o.type));
   static_cast<void>(chosen_b_layout(o.b_layout, o.type));
   if (o.world != "processes" && o.world != "threads")
@@ -93,7 +91,7 @@ void expect_options(const Options& o) {
 }
 
 // The sizes that a program met, of those ranks that --ranks names, or of all of them, which then have one number.
-std::vector<Problem> problems_met(const Options& o) {
+std::vector<Problem> problems_met(const BenchArguments& o) {
   for (const char* name : {"--ops", "--m", "--layers", "--type", "--scales", "--b-layout"})
     if (o.given(name)) refuse(fmt::format("{}: --auto takes what FILE says", name));
   const std::string where = fmt::format("--auto '{}'", o.met);
@@ -110,9 +108,9 @@ std::vector<Problem> problems_met(const Options& o) {
   return problems;
 }
 
-std::vector<Problem> problems_of(const Options& o) { return o.met.empty() ? grid(o) : problems_met(o); }
+std::vector<Problem> problems_of(const BenchArguments& o) { return o.met.empty() ? grid(o) : problems_met(o); }
 
-jobs::MeasureRequest request_of(const Options& o, bool all) {
+jobs::MeasureRequest request_of(const BenchArguments& o, bool all) {
   expect_options(o);
   jobs::MeasureRequest request;
   if (!o.serve) request.problems = problems_of(o);
@@ -197,7 +195,7 @@ double geometric_mean(const std::vector<double>& values) {
   return values.empty() ? 1 : std::exp(sum / static_cast<double>(values.size()));
 }
 
-int measure_and_print(const Program& program, const Options& options, bool all) {
+int measure_and_print(const Program& program, const BenchArguments& options, bool all) {
   const Table before = table_at(options.out);
   jobs::MeasureRequest request = request_of(options, all);
   request.gpu = before.gpu;
@@ -228,7 +226,7 @@ int measure_and_print(const Program& program, const Options& options, bool all) 
 }
 
 // A problem from a line of standard input; lines that are none are answered.
-std::optional<Problem> read_problem(const Options& options) {
+std::optional<Problem> read_problem(const BenchArguments& options) {
   for (std::string line; std::getline(std::cin, line);) {
     std::istringstream words(line);
     std::string op, rest;
@@ -250,14 +248,14 @@ std::optional<Problem> read_problem(const Options& options) {
   return std::nullopt;
 }
 
-int serve(const Options& options) {
+int serve(const BenchArguments& options) {
   jobs::MeasureRequest request = request_of(options, false);
   request.next = [&] { return read_problem(options); };
   return jobs::measure(request, [](const jobs::Measurement& m) { print_text(json_of(m).dump() + "\n"); });
 }
 
 // --ops all_reduce goes alone.
-bool is_all_reduce(const Options& o) {
+bool is_all_reduce(const BenchArguments& o) {
   const bool asked = std::find(o.ops.begin(), o.ops.end(), "all_reduce") != o.ops.end();
   if (asked && o.ops.size() > 1) refuse("--ops: all_reduce is tuned alone; --out keeps what the table says of others");
   if (!asked && o.given("--codecs")) refuse("--codecs is about --ops all_reduce");
@@ -267,7 +265,7 @@ bool is_all_reduce(const Options& o) {
 }
 
 // The operator with options of its own that --ops names; null if it names none.
-const OwnOperator* own_of(const Options& o) {
+const OwnOperator* own_of(const BenchArguments& o) {
   const OwnOperator* asked = nullptr;
   for (const auto& own : o.own)
     if (std::find(o.ops.begin(), o.ops.end(), own->name()) != o.ops.end()) asked = own.get();
@@ -283,7 +281,7 @@ const OwnOperator* own_of(const Options& o) {
   return asked;
 }
 
-int bench(const Program& program, const Options& o) {
+int bench(const Program& program, const BenchArguments& o) {
   const OwnOperator* own = own_of(o);
   if (own == nullptr) return o.serve ? serve(o) : measure_and_print(program, o, false);
   expect_options(o);
@@ -291,7 +289,7 @@ int bench(const Program& program, const Options& o) {
                               strategy_named(o.strategy), o.world == "threads"});
 }
 
-int tune_products(const Program& program, const Options& o) {
+int tune_products(const Program& program, const BenchArguments& o) {
   expect_options(o);
   jobs::ProductMeasureRequest request;
   request.problems = problems_of(o);
@@ -300,7 +298,7 @@ int tune_products(const Program& program, const Options& o) {
   return tune_products(program, request, o.out);
 }
 
-int tune(const Program& program, const Options& o) {
+int tune(const Program& program, const BenchArguments& o) {
   const bool all_reduce = is_all_reduce(o);
   if (o.products && all_reduce) refuse("--products is about operators with a GEMM, not all_reduce");
   if (o.products) return tune_products(program, o);
@@ -316,7 +314,7 @@ int tune(const Program& program, const Options& o) {
   return tune_all_reduces(program, request, o.out);
 }
 
-void add_options(CLI::App& command, Options& o, const char* ops) {
+void add_options(CLI::App& command, BenchArguments& o, const char* ops) {
   o.app = &command;
   command.add_option(ops, o.ops, "Operators; default: all four")->type_name("OP...");
   add_integers(command, "--m", o.sizes, 1, most_rows,
@@ -335,8 +333,8 @@ void add_options(CLI::App& command, Options& o, const char* ops) {
   command.add_option("--world", o.world, "Ranks are processes (default) or threads")->type_name("NAME");
 }
 
-std::shared_ptr<Options> defaults() {
-  auto options = std::make_shared<Options>();
+std::shared_ptr<BenchArguments> defaults() {
+  auto options = std::make_shared<BenchArguments>();
   options->ops = {"all_gather_gemm", "gemm_reduce_scatter", "gemm_all_reduce", "gemm_all_to_all"};
   options->sizes = {64, 512, 2048, 8192};
   options->layers = {"8192x8192"};

@@ -11,7 +11,7 @@
 namespace imbrex::cli {
 namespace {
 
-struct Options {
+struct ShmemArguments {
   std::int64_t ranks = 2, ranks_per_gpu = 1, rounds = 9;
   std::string device = "auto";
   std::vector<std::string> measures, calls;
@@ -68,7 +68,7 @@ void print_rows(const Program& program, const jobs::ShmemBench& result) {
   }
 }
 
-int bench(const Program& program, const Options& o) {
+int bench_calls(const Program& program, const ShmemArguments& o) {
   jobs::ShmemBenchRequest request;
   request.ranks = static_cast<int>(o.ranks);
   request.ranks_per_gpu = static_cast<int>(o.ranks_per_gpu);
@@ -98,7 +98,7 @@ int bench(const Program& program, const Options& o) {
 }  // namespace
 
 std::function<int()> add_bench_shmem(Program& program, CLI::App& bench_command) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<ShmemArguments>();
   CLI::App& command = add_subcommand(
       bench_command, "shmem",
       "Times OpenSHMEM calls inside kernels, between PEs of this machine.\n"
@@ -126,7 +126,7 @@ std::function<int()> add_bench_shmem(Program& program, CLI::App& bench_command) 
       ->type_name("NAME...");
   add_integer(command, "--rounds", options->rounds, 1, 1000, "Samples of each case (default 9)");
   command.add_flag("--quick", options->quick, "Three sizes, and fewer calls in a sample");
-  return [&program, options] { return bench(program, *options); };
+  return [&program, options] { return bench_calls(program, *options); };
 }
 
 }  // namespace imbrex::cli
