@@ -14,13 +14,13 @@
 namespace imbrex::cli {
 namespace {
 
-constexpr const char* embedding_group = "embedding_all_to_all";
+constexpr const char* embedding_name = "embedding_all_to_all";
 
 void report(const Program& program, const jobs::EmbeddingRequest& asked, const jobs::EmbeddingResult& result) {
   const EmbeddingShape& shape = asked.shape;
   Json json{{"exit_code", asked.verify && !result.verified ? 1 : 0},
             {"problem",
-             {{"operator", embedding_group},
+             {{"operator", embedding_name},
               {"batch", shape.batch},
               {"ranks", asked.ranks},
               {"type", name_of(shape.out)},
@@ -50,7 +50,7 @@ void report(const Program& program, const jobs::EmbeddingRequest& asked, const j
   print_json(program, json);
 
   print(program, "{} of {} rows in {} tables of {} ({} shards, {} indices), {} out, {} ranks on {}, {}: {}{}",
-        embedding_group, shape.batch, shape.tables.size(), name_of(shape.rows), result.shards, result.indices,
+        embedding_name, shape.batch, shape.tables.size(), name_of(shape.rows), result.shards, result.indices,
         name_of(shape.out), asked.ranks, name_of(result.device), name_of(result.strategy),
         readable_seconds(*std::min_element(result.seconds.begin(), result.seconds.end())),
         result.seconds.size() > 1 ? fmt::format(", the best of {}", result.seconds.size()) : "");
@@ -65,7 +65,7 @@ void report(const Program& program, const jobs::EmbeddingRequest& asked, const j
 
 class EmbeddingAllToAllOptions final : public OwnOperator {
  public:
-  std::string_view name() const override { return embedding_group; }
+  std::string_view name() const override { return embedding_name; }
 
   bool shares(std::string_view option) const override {
     constexpr std::string_view names[] = {
@@ -87,7 +87,7 @@ class EmbeddingAllToAllOptions final : public OwnOperator {
   }
 
   Json json(const Problem& problem) const override {
-    return {{"operator", embedding_group},
+    return {{"operator", embedding_name},
             {"batch", problem.m},
             {"ranks", problem.ranks},
             {"type", name_of(problem.type)},
@@ -96,7 +96,7 @@ class EmbeddingAllToAllOptions final : public OwnOperator {
   }
 
   std::string title(const Problem& problem) const override {
-    return fmt::format("{} of {} rows in {} shards of {}, {} out", embedding_group, problem.m,
+    return fmt::format("{} of {} rows in {} shards of {}, {} out", embedding_name, problem.m,
                        problem.tables.shards.size(), name_of(problem.tables.rows), name_of(problem.type));
   }
 
@@ -127,20 +127,20 @@ class EmbeddingAllToAllOptions final : public OwnOperator {
 void EmbeddingAllToAllOptions::add_tables_to(CLI::App& command) {
   command.add_option("--tables", tables_, "The tables, JSON (docs/embedding.md says what it holds)")
       ->type_name("FILE|-")
-      ->group(embedding_group);
+      ->group(embedding_name);
 }
 
 void EmbeddingAllToAllOptions::add_to(CLI::App& command) {
   add_tables_to(command);
   add_integer(command, "--batch", batch_, 1, (std::int64_t{1} << 31) - 1,
               "Rows of the global batch, which the ranks share out")
-      ->group(embedding_group);
+      ->group(embedding_name);
 }
 
 EmbeddingShape EmbeddingAllToAllOptions::shape(Type out, std::int64_t batch) const {
   if (tables_.empty() || batch == 0)
     refuse(fmt::format("{} is missing; {} needs --tables and --batch", tables_.empty() ? "--tables" : "--batch",
-                       embedding_group));
+                       embedding_name));
   EmbeddingShape shape = jobs::parse_tables(read_file(tables_), tables_);
   shape.batch = batch;
   shape.out = out;
@@ -148,11 +148,11 @@ EmbeddingShape EmbeddingAllToAllOptions::shape(Type out, std::int64_t batch) con
 }
 
 void EmbeddingAllToAllOptions::add_bags_to(CLI::App& command) {
-  add_named<Pooling>(command, "--pooling", pooling_, parse_pooling, "sum (default) or mean")->group(embedding_group);
+  add_named<Pooling>(command, "--pooling", pooling_, parse_pooling, "sum (default) or mean")->group(embedding_name);
   add_named<IndexType>(command, "--index-type", index_type_, parse_index_type, "int32 or int64 (default)")
-      ->group(embedding_group);
+      ->group(embedding_name);
   command.add_flag("--weighted", weighted_, "Multiply each row by a weight of its place in the bag")
-      ->group(embedding_group);
+      ->group(embedding_name);
 }
 
 void EmbeddingAllToAllOptions::add_run_to(CLI::App& command) {
@@ -162,27 +162,26 @@ void EmbeddingAllToAllOptions::add_run_to(CLI::App& command) {
       command, "--optimizer", optimizer_,
       [](std::string_view text) -> std::optional<Optimizer> { return parse_optimizer(text); },
       "A step of sgd or row_wise_adagrad behind the lookups, by gradients of the output")
-      ->group(embedding_group);
+      ->group(embedding_name);
   for (const auto& [name, to, about] :
        {std::tuple{"--indices", &files_.indices, "Indices of all tables' bags from this .npy file, int32 or int64"},
         {"--offsets", &files_.offsets,
          "With --indices: where each bag begins, tables x batch + 1 numbers, int32 or int64"},
         {"--weights", &files_.weights, "And a weight for each index, float32 or float16"}})
-    command.add_option(name, *to, about)->type_name("FILE")->group(embedding_group);
+    command.add_option(name, *to, about)->type_name("FILE")->group(embedding_name);
   command
       .add_option("--table-files", files_.rows,
                   "Rows of table t from PREFIX<t>.npy, float32 or float16, its rows x its columns")
       ->type_name("PREFIX")
-      ->group(embedding_group);
-  add_number(command, "--rate", rate_, -1e30, 1e30, "Learning rate of that step (default 0.01)")
-      ->group(embedding_group);
+      ->group(embedding_name);
+  add_number(command, "--rate", rate_, -1e30, 1e30, "Learning rate of that step (default 0.01)")->group(embedding_name);
 }
 
 int EmbeddingAllToAllOptions::run(const Program& program, const PlanOptions& plan, const RunOptions& options) const {
   if (options.world != "processes" && options.world != "threads")
     refuse(fmt::format("--world '{}': it must be processes or threads", options.world));
   for (const char* name : {"--plan", "--trace"})
-    if (app_->get_option(name)->count() > 0) refuse(fmt::format("{} is not for a run of {}", name, embedding_group));
+    if (app_->get_option(name)->count() > 0) refuse(fmt::format("{} is not for a run of {}", name, embedding_name));
   if (files_.indices.empty() != files_.offsets.empty())
     refuse(fmt::format("{} is missing; --indices and --offsets are given together",
                        files_.indices.empty() ? "--indices" : "--offsets"));
@@ -209,7 +208,7 @@ int EmbeddingAllToAllOptions::run(const Program& program, const PlanOptions& pla
   request.ranks_per_gpu = static_cast<int>(options.ranks_per_gpu);
   request.wait_limit = options.wait_limit;
   std::optional<Progress> progress;
-  if (!World::launched()) progress.emplace(fmt::format("running {} over {} ranks", embedding_group, request.ranks));
+  if (!World::launched()) progress.emplace(fmt::format("running {} over {} ranks", embedding_name, request.ranks));
   const int code =
       jobs::run_embedding(request, [&](const jobs::EmbeddingResult& result) { report(program, request, result); });
   if (code >= static_cast<int>(ErrorCode::invalid_input))
@@ -222,14 +221,14 @@ void EmbeddingAllToAllOptions::add_bench_to(CLI::App& command) {
   add_integers(command, "--batch", batches_, 1, (std::int64_t{1} << 31) - 1,
                "Rows of the global batch, which the ranks share out; each is timed")
       ->type_name("INT...")
-      ->group(embedding_group);
+      ->group(embedding_name);
   add_bags_to(command);
   command.add_option("--device", device_, "cpu, cuda, or auto (default), as of run")
       ->type_name("NAME")
-      ->group(embedding_group);
+      ->group(embedding_name);
   add_integer(command, "--ranks-per-gpu", ranks_per_gpu_, 1, max_ranks,
               "GPUs: so many ranks share each, as of run; times then say nothing about links (default 1)")
-      ->group(embedding_group);
+      ->group(embedding_name);
 }
 
 double over_sequential(const jobs::EmbeddingBenchResult& result, double seconds) {
@@ -253,7 +252,7 @@ Json batch_json(const jobs::EmbeddingBenchResult& result) {
 
 void print_batch(const Program& program, const jobs::EmbeddingRequest& asked,
                  const jobs::EmbeddingBenchResult& result) {
-  print(program, "{} of {} rows in {} tables of {} ({} indices), {} out, {} ranks on {}", embedding_group, result.batch,
+  print(program, "{} of {} rows in {} tables of {} ({} indices), {} out, {} ranks on {}", embedding_name, result.batch,
         asked.shape.tables.size(), name_of(asked.shape.rows), result.indices, name_of(asked.shape.out), asked.ranks,
         name_of(result.device));
   for (const auto& way : result.ways) {
@@ -276,18 +275,18 @@ int EmbeddingAllToAllOptions::bench(const Program& program, const BenchOptions& 
   lookup.ranks = options.ranks;
   lookup.threads = options.threads;
   lookup.ranks_per_gpu = static_cast<int>(ranks_per_gpu_);
-  if (batches_.empty()) refuse(fmt::format("--batch is missing; {} needs --tables and --batch", embedding_group));
+  if (batches_.empty()) refuse(fmt::format("--batch is missing; {} needs --tables and --batch", embedding_name));
   lookup.shape = shape(options.type, batches_.front());
   lookup.shape.pooling = pooling_, lookup.shape.index_type = index_type_, lookup.shape.weighted = weighted_;
   request.batches = batches_;
   std::optional<Progress> progress;
-  if (!World::launched()) progress.emplace(fmt::format("timing {} over {} ranks", embedding_group, lookup.ranks));
+  if (!World::launched()) progress.emplace(fmt::format("timing {} over {} ranks", embedding_name, lookup.ranks));
   Json rows = Json::array();
   return jobs::bench_embedding(request, [&](const jobs::EmbeddingBenchResult& result) {
     print_batch(program, lookup, result);
     rows.push_back(batch_json(result));
     if (rows.size() < batches_.size()) return;
-    print_json(program, {{"operator", embedding_group},
+    print_json(program, {{"operator", embedding_name},
                          {"date", today()},
                          {"device", name_of(result.device)},
                          {"ranks", options.ranks},

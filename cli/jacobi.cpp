@@ -10,14 +10,14 @@
 namespace imbrex::cli {
 namespace {
 
-constexpr const char* jacobi_group = "jacobi";
+constexpr const char* jacobi_name = "jacobi";
 
 void report(const Program& program, const jobs::JacobiRequest& asked, const jobs::JacobiResult& result) {
   const std::string grid = fmt::format("{}x{}", result.grid_rows, result.grid_columns);
   const double fastest = *std::min_element(result.seconds.begin(), result.seconds.end());
   Json json{{"exit_code", result.message.empty() ? 0 : 1},
             {"problem",
-             {{"operator", jacobi_group},
+             {{"operator", jacobi_name},
               {"rows", asked.rows},
               {"columns", asked.columns},
               {"grid", grid},
@@ -34,7 +34,7 @@ void report(const Program& program, const jobs::JacobiRequest& asked, const jobs
   if (!result.message.empty()) json["message"] = result.message;
   print_json(program, json);
 
-  print(program, "{} of {} x {} {} a PE, {} PEs on {}, {}: {} a sweep{}", jacobi_group, asked.rows, asked.columns,
+  print(program, "{} of {} x {} {} a PE, {} PEs on {}, {}: {} a sweep{}", jacobi_name, asked.rows, asked.columns,
         asked.type, grid, name_of(result.device), name_of(asked.way),
         readable_seconds(fastest / static_cast<double>(asked.sweeps)),
         result.seconds.size() > 1 ? fmt::format(", the best of {} runs", result.seconds.size()) : "");
@@ -49,7 +49,7 @@ void report(const Program& program, const jobs::JacobiRequest& asked, const jobs
 
 class JacobiOptions final : public RunAlone {
  public:
-  std::string_view name() const override { return jacobi_group; }
+  std::string_view name() const override { return jacobi_name; }
 
   bool shares(std::string_view option) const override {
     constexpr std::string_view names[] = {"OP",       "--ranks",  "--type",  "--seed",          "--verify",
@@ -77,27 +77,26 @@ class JacobiOptions final : public RunAlone {
 
 void JacobiOptions::add_run_to(CLI::App& command) {
   constexpr std::int64_t longest = std::int64_t{1} << 24, most = 100'000'000;
-  add_integer(command, "--size", size_, 1, longest, "Rows and columns of a PE's part of the field")
-      ->group(jacobi_group);
-  add_integer(command, "--rows", rows_, 1, longest, "Or its rows")->group(jacobi_group);
-  add_integer(command, "--columns", columns_, 1, longest, "And its columns")->group(jacobi_group);
+  add_integer(command, "--size", size_, 1, longest, "Rows and columns of a PE's part of the field")->group(jacobi_name);
+  add_integer(command, "--rows", rows_, 1, longest, "Or its rows")->group(jacobi_name);
+  add_integer(command, "--columns", columns_, 1, longest, "And its columns")->group(jacobi_name);
   command.add_option("--grid", grid_, "Rows x columns of PEs, R in all (default: as square as can be)")
       ->type_name("PxQ")
-      ->group(jacobi_group);
-  add_integer(command, "--sweeps", sweeps_, 1, most, "Sweeps over the field (default 100)")->group(jacobi_group);
+      ->group(jacobi_name);
+  add_integer(command, "--sweeps", sweeps_, 1, most, "Sweeps over the field (default 100)")->group(jacobi_name);
   add_integer(command, "--residual-every", every_, 1, most, "Sweeps from one residual to the next (default 10)")
-      ->group(jacobi_group);
+      ->group(jacobi_name);
   add_named<jobs::JacobiWay>(command, "--way", way_, jobs::parse_jacobi_way,
                              "How PEs exchange what borders on others: kernel_boundaries, graph (GPUs), overlapped, "
                              "in_kernel (default) or ring")
-      ->group(jacobi_group);
+      ->group(jacobi_name);
   add_named<jobs::JacobiTile>(command, "--tile", tile_, jobs::parse_jacobi_tile,
                               "in_kernel: what blocks do with their part: held in registers, streamed through memory, "
                               "or auto (default): held where it fits")
-      ->group(jacobi_group);
+      ->group(jacobi_name);
   add_integer(command, "--blocks", blocks_, 0, 1024,
               "in_kernel, and the CPU: blocks at most; 0 (default): what the GPU holds at once, or 4")
-      ->group(jacobi_group);
+      ->group(jacobi_name);
 }
 
 int JacobiOptions::run(const Program& program, const PlanOptions& plan, const RunOptions& options) const {

@@ -14,8 +14,7 @@ namespace {
 
 using namespace jobs::sparse;
 
-constexpr std::string_view solve_name = "sparse_triangular_solve";
-constexpr const char* solve_group = "sparse_triangular_solve";
+constexpr const char* solve_name = "sparse_triangular_solve";
 
 bool parse_single(std::string_view text) {
   if (text != "fp32" && text != "fp64") refuse(fmt::format("'{}': it must be fp32 or fp64", text));
@@ -92,7 +91,6 @@ void report(const Program& program, const SolveRequest& asked, const SolveResult
 class TriangularSolveRun final : public RunAlone {
  public:
   std::string_view name() const override { return solve_name; }
-  std::string group() const override { return solve_group; }
 
   bool shares(std::string_view option) const override {
     constexpr std::string_view names[] = {"OP",       "--ranks",      "--seed",          "--out",
@@ -125,31 +123,31 @@ class TriangularSolveRun final : public RunAlone {
 void TriangularSolveRun::add_run_to(CLI::App& command) {
   command.add_option("--matrix", matrix_, "The matrix, a Matrix Market file of coordinates")
       ->type_name("FILE|-")
-      ->group(solve_group);
+      ->group(solve_name);
   add_named<std::optional<Kind>>(
       command, "--generate", kind_, [](std::string_view text) -> std::optional<Kind> { return parse_kind(text); },
       "Or one from --seed: grid (like roads), banded, power_law or block")
-      ->group(solve_group);
-  add_integer(command, "--unknowns", rows_, 1, most_rows, "And of so many rows")->group(solve_group);
+      ->group(solve_name);
+  add_integer(command, "--unknowns", rows_, 1, most_rows, "And of so many rows")->group(solve_name);
   add_named<Part>(command, "--part", part_, parse_part,
                   "What of the matrix is the system: whole (default), which must be triangular, lower or upper")
-      ->group(solve_group);
-  command.add_flag("--transposed", transposed_, "Solve with its transpose")->group(solve_group);
-  add_integer(command, "--right-hand-sides", columns_, 1, 1024, "So many, from --seed (default 1)")->group(solve_group);
-  add_named<bool>(command, "--precision", single_, parse_single, "fp64 (default) or fp32")->group(solve_group);
+      ->group(solve_name);
+  command.add_flag("--transposed", transposed_, "Solve with its transpose")->group(solve_name);
+  add_integer(command, "--right-hand-sides", columns_, 1, 1024, "So many, from --seed (default 1)")->group(solve_name);
+  add_named<bool>(command, "--precision", single_, parse_single, "fp64 (default) or fp32")->group(solve_name);
   add_named<Way>(command, "--solve-way", way_, parse_way,
                  "in_kernel (default): ranks send packets from one kernel; ring: the same, by rings that a thread of "
                  "the host serves; kernel_boundaries: a kernel a level")
-      ->group(solve_group);
+      ->group(solve_name);
   add_named<std::optional<Sharing>>(command, "--sharing", sharing_, parse_sharing_or_auto,
                                     "How ranks share rows: contiguous, cyclic, or auto (default): by rows a level")
-      ->group(solve_group);
+      ->group(solve_name);
   add_integer(command, "--block-rows", block_, 1, most_rows, "cyclic: rows of a block (default: 64 blocks a rank)")
-      ->group(solve_group);
+      ->group(solve_name);
   command
       .add_flag("--compare", compare_,
                 "Time cuSPARSE's SpSV on the same system too: one rank on a GPU, one right-hand side")
-      ->group(solve_group);
+      ->group(solve_name);
 }
 
 SolveRequest TriangularSolveRun::request(const PlanOptions& plan, const RunOptions& run) const {
