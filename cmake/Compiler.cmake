@@ -9,19 +9,6 @@ if(IMBREX_SANITIZE)
   endforeach()
   add_link_options(-fsanitize=${IMBREX_SANITIZE})
 endif()
-# Across files, GCC sees what no file shows: two types, or functions, of one name.
-# Objects hold no machine code: nothing of them is installed, and to make it twice takes three times as long.
-set(IMBREX_LTO_COMPILE_FLAGS -flto=auto -fno-fat-lto-objects)
-set(IMBREX_LTO_LINK_FLAGS -flto=auto -Werror=odr -Werror=lto-type-mismatch)
-if(IMBREX_LTO)
-  if(NOT CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
-    message(FATAL_ERROR "IMBREX_LTO=ON needs GCC: the compiler is ${CMAKE_CXX_COMPILER_ID}")
-  endif()
-  foreach(flag ${IMBREX_LTO_COMPILE_FLAGS})  # nvcc's objects stay as they are
-    add_compile_options($<$<COMPILE_LANGUAGE:CXX>:${flag}>)
-  endforeach()
-  add_link_options(${IMBREX_LTO_LINK_FLAGS})
-endif()
 # Reading headers is most of what a file takes: files of one folder are compiled together, each as if the others stood
 # before it. Files with flags of their own are compiled alone. IMBREX_UNITY=OFF suits who changes a file at a time.
 function(imbrex_compile_by_folder target)

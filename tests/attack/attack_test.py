@@ -2,11 +2,11 @@
 """Mutates plans, and drives each through check, run, simulate and trace.
 
 No command may crash, hang, or take more memory than it is allowed. What `check` calls sound must run with results that
-are right; what it refuses, the others must refuse too. Several programs, such as the shipped build and one with
+are right; what it refuses, the others must refuse too. Several programs, such as the usual build and one with
 sanitizers, must come to the same verdicts.
 
 usage: attack_test.py [--seed N] [--count N] [--jobs N] [--keep FOLDER] PROGRAM [PROGRAM ...]
-       attack_test.py --count 5000 build/shipped/bin/imbrex build/asan/bin/imbrex build/cpu/bin/imbrex
+       attack_test.py --count 5000 build/bin/imbrex build/asan/bin/imbrex build/cpu/bin/imbrex
 """
 
 import argparse
