@@ -26,6 +26,9 @@ os.environ["TORCHINDUCTOR_CACHE_DIR"] = _cache
 # Four ranks compile at once on a few cores: threads of a rank's own would only be more to wait for.
 os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
 
+# Inductor's own kernels do without vectors: else each rank has g++, and a Python that loads torch, try every kind.
+os.environ.setdefault("TORCHINDUCTOR_VEC_ISA_OK", "0")
+
 # Without these, operators on GPUs do without NCCL. The ranks' processes begin later.
 for name in ("NCCL_NVLS_ENABLE", "NCCL_GRAPH_REGISTER"):
     os.environ.setdefault(name, "0")

@@ -18,9 +18,9 @@ kills_a_rank = pytest.mark.skipif(
 
 def backend_of(rank: int) -> str:
     """Makes the tests' device the default, and says which backends ranks talk by. Ranks share too few GPUs."""
-    torch.set_default_device(DEVICE)
     if DEVICE == "cpu":
-        return "gloo"
+        return "gloo"  # the CPU is the default; were it set, torch would pass each of its calls through Python
+    torch.set_default_device(DEVICE)
     os.environ.update(NCCL_HOSTID=f"rank{rank}", NCCL_SOCKET_IFNAME="lo", NCCL_IB_DISABLE="1")
     torch.cuda.set_device(rank % torch.cuda.device_count())
     # What the drop-in hands back to torch's own kernels runs as products and collectives: symmetric memory needs a GPU

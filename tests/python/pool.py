@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
+import gc
 import importlib
 import multiprocessing
 import os
@@ -21,6 +22,17 @@ SECONDS = 240.0
 GRACE = 15.0  # more than Imbrex waits for a rank that has failed
 
 
+def forking() -> Any:
+    """How processes begin: forked from one that has loaded torch alone, which takes longer than most tests."""
+    context = multiprocessing.get_context("forkserver")
+    loaded = ["torch"]
+    # Its compiler takes longer still. What of it asks for a GPU while it loads would leave forked ranks without one.
+    if os.environ.get("IMBREX_TEST_DEVICE", "cpu") == "cpu":
+        loaded += ["torch.distributed.tensor.parallel", "torch._dynamo", "torch._inductor.compile_fx"]
+    context.set_forkserver_preload(loaded)
+    return context
+
+
 def _worker(rank: int, size: int, port: int, pipe: Any, environment: dict[str, str]) -> None:
     os.environ.clear()
     os.environ.update(environment)
@@ -30,6 +42,7 @@ def _worker(rank: int, size: int, port: int, pipe: Any, environment: dict[str, s
     import torch.distributed as dist
     from device_for_tests import backend_of
 
+    gc.freeze()  # what was loaded before is not looked through again and again
     torch.set_num_threads(1)
     store = dist.TCPStore("127.0.0.1", port, is_master=False)
     dist.init_process_group(backend_of(rank), store=store, rank=rank, world_size=size)
@@ -54,9 +67,7 @@ class Pool:
 
         self.size, self.seconds = size, seconds
         self.store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-        # Ranks are forked from a process that has loaded torch and nothing else, which takes longer than most tests.
-        context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["torch"])
+        context = forking()
         environment = {**os.environ, "IMBREX_WAIT_LIMIT": "60", **environment}
         self.pipes, self.processes = [], []
         for rank in range(size):

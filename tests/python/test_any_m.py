@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import random
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ import torch
 import torch.distributed as dist
 from device_for_tests import DEVICE, generator_of
 from groups_for_tests import group_of
-from launch_for_tests import torchrun
+from launch_for_tests import launch
 
 import imbrex
 import imbrex.torch as it
@@ -130,6 +129,5 @@ def test_measurements_say_what_they_need(name):
     """Without a GPU there is nothing to measure."""
     script = Path(__file__).resolve().parents[2] / f"bench/python/{name}.py"
     environment = {**os.environ, "PYTHONPATH": str(Path(imbrex.__file__).parents[1]), "CUDA_VISIBLE_DEVICES": ""}
-    command = [*torchrun(2), str(script), "--out", os.devnull]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120, check=False)
+    done = launch(2, [str(script), "--out", os.devnull], environment, timeout=120)
     assert done.returncode != 0 and f"{name}.py: no GPU was found" in done.stderr, done.stderr

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 pytest.importorskip("torch")
+
+from launch_for_tests import run
 
 import imbrex
 
@@ -26,7 +26,6 @@ SCRIPT = Path(__file__).resolve().parents[2] / "bench/python/beside_nccl.py"
 )
 def test_what_it_refuses(arguments, told):
     environment = {**os.environ, "PYTHONPATH": str(Path(imbrex.__file__).parents[1]), "CUDA_VISIBLE_DEVICES": ""}
-    command = [sys.executable, str(SCRIPT), *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=180, check=False)
+    done = run([str(SCRIPT), *arguments], environment)
     assert done.returncode != 0
     assert told in done.stderr

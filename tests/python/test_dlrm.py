@@ -13,7 +13,7 @@ import pytest
 pytest.importorskip("torch")
 
 from device_for_tests import DEVICE, fewer_gpus_than
-from launch_for_tests import torchrun
+from launch_for_tests import launch
 
 import imbrex
 
@@ -22,12 +22,9 @@ EXAMPLE = Path(__file__).resolve().parents[2] / "examples/dlrm"
 
 def trained(*arguments: str) -> tuple[int, str]:
     """Exit status and output of the example on 4 ranks."""
-    command = [*torchrun(4), str(EXAMPLE / "train.py")]
     environment = {**os.environ, "PYTHONPATH": str(Path(imbrex.__file__).parents[1]), "OMP_NUM_THREADS": "1"}
     environment |= fewer_gpus_than(4) if DEVICE == "cuda" else {"CUDA_VISIBLE_DEVICES": ""}
-    done = subprocess.run(
-        [*command, *arguments], capture_output=True, text=True, env=environment, timeout=240, check=False
-    )
+    done = launch(4, [str(EXAMPLE / "train.py"), *arguments], environment, timeout=240)
     assert "largest relative difference" in done.stdout, done.stderr[-3000:]
     return done.returncode, done.stdout
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from launch_for_tests import torchrun
+from launch_for_tests import launch, torchrun
 
 import imbrex
 
@@ -204,23 +204,24 @@ def test_names_in_documents():
 
 @pytest.mark.parametrize("document", [page for page in pages() if samples(page)])
 def test_documents(tmp_path, document):
-    """Each complete program runs on four ranks by torchrun, or by `imbrex launch` where it needs no torch."""
+    """Each complete program runs on four ranks: README's by torchrun, or by `imbrex launch` where it needs no torch."""
     from imbrex._library import program
 
     for number, text in enumerate(samples(document)):
         script = tmp_path / f"sample{number}.py"
         script.write_text(text)
-        if "torch" in text:
-            pytest.importorskip("torch")
-            command = [*torchrun(4), str(script)]
-        else:
-            command = [str(program()), "launch", "-n", "4", "--", sys.executable, str(script)]
+        command = [str(program()), "launch", "-n", "4", "--", sys.executable, str(script)]
         folder = str(Path(imbrex.__file__).parents[1])
         environment = {**_environment(), "PYTHONPATH": folder, "OMP_NUM_THREADS": "1"}
         if "torch" in text:
+            pytest.importorskip("torch")
             from device_for_tests import fewer_gpus_than
 
             environment |= fewer_gpus_than(4)
-        done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=180, check=False)
+            command = [*torchrun(4), str(script)]
+        if "torch" in text and document != "README.md":
+            done = launch(4, [str(script)], environment)
+        else:
+            done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=180, check=False)
         assert done.returncode == 0, f"{text}\n{done.stderr[-2000:]}"
         assert done.stdout.strip(), text

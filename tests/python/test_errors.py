@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -17,6 +15,7 @@ import torch
 import torch.distributed as dist
 from device_for_tests import DEVICE, kills_a_rank
 from groups_for_tests import group_of
+from launch_for_tests import Program
 from pool import Pool, expect_others_told
 
 import imbrex
@@ -274,21 +273,15 @@ def test_a_rank_that_raises(tmp_path, kind):
     script = Path(__file__).with_name("raising_rank.py")
     environment = {**os.environ, "PYTHONPATH": str(Path(imbrex.__file__).parents[1]), "OMP_NUM_THREADS": "1"}
     processes = [
-        subprocess.Popen(
-            [sys.executable, str(script), str(rank), "4", str(tmp_path / "store"), kind],
-            env=environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(4)
+        Program([str(script), str(rank), "4", str(tmp_path / "store"), kind], environment) for rank in range(4)
     ]
     try:
         told = [process.communicate(timeout=120) for process in processes]
+        statuses = [process.returncode for process in processes]
     finally:
         for process in processes:
-            process.kill()
-    assert processes[1].returncode == 1 and "this rank has had enough" in told[1][1], told[1]
+            process.close()
+    assert statuses[1] == 1 and "this rank has had enough" in told[1][1], told[1]
     for rank in (0, 2, 3):
-        assert processes[rank].returncode == 0, told[rank]
+        assert statuses[rank] == 0, told[rank]
         assert "rank 1" in told[rank][0] and "this rank has had enough" in told[rank][0], told[rank]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,7 @@ import pytest
 pytest.importorskip("torch")
 
 
-from launch_for_tests import torchrun
+from launch_for_tests import launch
 
 import imbrex
 
@@ -20,9 +19,8 @@ EXAMPLE = Path(__file__).resolve().parents[2] / "examples/python/llama_layer.py"
 
 
 def losses(ranks: int) -> list[str]:
-    command = [*torchrun(ranks), str(EXAMPLE)]
     environment = {**os.environ, "PYTHONPATH": str(Path(imbrex.__file__).parents[1]), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=180, check=False)
+    done = launch(ranks, [str(EXAMPLE)], environment)
     assert done.returncode == 0, done.stderr[-3000:]
     return re.findall(r"loss ([\d.]+)", done.stdout)
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import socket
-import subprocess
-import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -17,6 +15,7 @@ pytest.importorskip("torch")
 
 import torch
 import torch.distributed as dist
+from launch_for_tests import Program
 from pool import Pool, expect_others_told
 
 import imbrex
@@ -152,22 +151,12 @@ def test_the_store_fails(how, tmp_path):
     path = os.pathsep.join([str(Path(imbrex.__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
     names = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2", "IMBREX_WAIT_LIMIT": "3"}
     names |= {"GLOO_SOCKET_IFNAME": "lo", "PYTHONPATH": path}
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, str(script), how],
-            env={**os.environ, **names, "RANK": str(rank)},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-        )
-        for rank in range(2)
-    ]
+    ranks = [Program([str(script), how], {**os.environ, **names, "RANK": str(rank)}) for rank in range(2)]
     try:
         told = ranks[1].communicate(timeout=120)[0]
     finally:
         for one in ranks:
-            one.kill()
-            one.communicate()
+            one.close()
     seconds, _, text = told.partition("|")
     assert float(seconds) < 20
     if how == "dies":

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 from pathlib import Path
 
 import pytest
 
 pytest.importorskip("torch")
 
-from launch_for_tests import torchrun
+from launch_for_tests import launch
 
 import imbrex
 
@@ -21,11 +20,11 @@ SCRIPT = Path(__file__).resolve().parents[2] / "bench/python/host_cost.py"
 def test_a_small_product(tmp_path):
     """Every kind of call is measured; an operator that does nothing costs less than one that multiplies."""
     out = tmp_path / "host.json"
-    command = [*torchrun(2), str(SCRIPT), "--out", str(out)]
+    command = [str(SCRIPT), "--out", str(out)]
     command += "--rows 16 --columns 32 --depth 64 --burst 2 --calls 40".split()
     environment = {**os.environ, "PYTHONPATH": str(Path(imbrex.__file__).parents[1]), "OMP_NUM_THREADS": "1"}
     environment["CUDA_VISIBLE_DEVICES"] = ""
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=180, check=False)
+    done = launch(2, command, environment)
     assert done.returncode == 0, done.stderr[-3000:]
     rows = {row["call"]: row for row in json.loads(out.read_text())["rows"]}
     assert list(rows) == ["C++", "Python", "Python, out", "nothing", "nothing, out", "torch.mm"]

@@ -13,7 +13,7 @@ import pytest
 pytest.importorskip("torch")
 
 import torch
-from launch_for_tests import torchrun
+from launch_for_tests import launch
 
 import imbrex
 from imbrex._library import program
@@ -26,8 +26,7 @@ SIZES = (
 
 def measure(program: Path, out: Path, *more: str) -> subprocess.CompletedProcess[str]:
     """The measurement over 2 ranks on the CPU."""
-    command = torchrun(2)
-    command += [
+    command = [
         str(ROOT / "bench/model/measure.py"),
         *SIZES.split(),
         "--program",
@@ -38,7 +37,7 @@ def measure(program: Path, out: Path, *more: str) -> subprocess.CompletedProcess
     ]
     environment = {**os.environ, "PYTHONPATH": str(Path(imbrex.__file__).parents[1]), "OMP_NUM_THREADS": "1"}
     environment["CUDA_VISIBLE_DEVICES"] = ""
-    return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=400, check=False)
+    return launch(2, command, environment, timeout=400)
 
 
 def test_a_small_layer(tmp_path):

@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import os
 import re
-import subprocess
 from pathlib import Path
 
 import pytest
 
 pytest.importorskip("torch")
 
-from launch_for_tests import torchrun
+from launch_for_tests import launch
 
 import imbrex
 import imbrex.vllm
@@ -24,8 +23,7 @@ def run(**extra: str) -> str:
     environment = {key: value for key, value in os.environ.items() if key not in ("IMBREX_VLLM", "VLLM_PLUGINS")}
     environment |= {"PYTHONPATH": str(Path(imbrex.__file__).parents[1]), "OMP_NUM_THREADS": "1"} | extra
     environment["IMBREX_TEST_DEVICE"] = "cpu"  # the same calls on GPUs are test_drop_in's
-    command = [*torchrun(2), str(STAND_IN)]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=180, check=False)
+    done = launch(2, [str(STAND_IN)], environment)
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout
 
