@@ -4,6 +4,7 @@
 IMBREX_TEST_SEED adds to the seeds, which are printed where something fails.
 """
 
+import concurrent.futures
 import contextlib
 import html.parser
 import io
@@ -51,6 +52,16 @@ def processes_marked(mark):
     return found
 
 
+def side_by_side(check, cases):
+    """What fails in any of them: they mostly wait, each for processes of its own."""
+    with concurrent.futures.ThreadPoolExecutor(len(cases)) as pool:
+        running = []
+        for case in cases:
+            running.append((case, pool.submit(check, case)))
+            time.sleep(1)  # Pythons that start at one moment are slow to start
+        return [f"{case}: {one.exception()!r}" for case, one in running if one.exception()]
+
+
 class Case(unittest.TestCase):
     def setUp(self):
         folder = tempfile.TemporaryDirectory()
@@ -58,24 +69,25 @@ class Case(unittest.TestCase):
         self.folder = Path(folder.name)
         self.out = self.folder / "out"
 
-    def command(self, measurements, *more, minutes=1.0):
-        path = stand_in.write(self.folder / "list.json", measurements)
-        return [sys.executable, "-B", str(BENCH / "all/measure.py"), "--bin", str(PROGRAM.parent), "--cpu", "--commit", "abc", "--out", str(self.out),
+    def command(self, measurements, *more, minutes=1.0, out=None):
+        out = out or self.out
+        path = stand_in.write(out.with_suffix(".json"), measurements)
+        return [sys.executable, "-B", str(BENCH / "all/measure.py"), "--bin", str(PROGRAM.parent), "--cpu", "--commit", "abc", "--out", str(out),
                 "--minutes", str(minutes), "--measurements", str(path), *more]
 
-    def run_all(self, measurements, *more, minutes=1.0, code=0, mark="", environment=None):
+    def run_all(self, measurements, *more, minutes=1.0, code=0, mark="", environment=None, out=None):
         """What it prints, and how long it takes."""
         begin = time.monotonic()
-        done = subprocess.run(self.command(measurements, *more, minutes=minutes), capture_output=True, text=True, timeout=120,
+        done = subprocess.run(self.command(measurements, *more, minutes=minutes, out=out), capture_output=True, text=True, timeout=120,
                               env={**os.environ, "MARK": mark, **(environment or {})})
         self.assertEqual(done.returncode, code, done.stdout + done.stderr)
         return done.stdout + done.stderr, time.monotonic() - begin
 
-    def entries(self):
-        return store.Store(self.out).entries
+    def entries(self, out=None):
+        return store.Store(out or self.out).entries
 
-    def statuses(self):
-        return {name: entry["status"] for name, entry in self.entries().items()}
+    def statuses(self, out=None):
+        return {name: entry["status"] for name, entry in self.entries(out).items()}
 
 
 class Planner(unittest.TestCase):
@@ -229,31 +241,33 @@ class Running(Case):
 
     def test_killed_anywhere_it_loses_nothing(self):
         count = 12
-        for seed in range(SEED, SEED + 2):
-            with self.subTest(seed=seed):
-                draw = random.Random(seed)
-                self.out = self.folder / f"out{seed}"
-                many = stand_in.several(count, seed, 0.2)
-                known, mark = {}, f"mark-{seed}-{os.getpid()}"
-                many.append(stand_in.measurement("family", 0.3, "family", expected=0.3, weight=2))
-                for _ in range(6):
-                    process = subprocess.Popen(self.command(many), stdout=subprocess.DEVNULL, env={**os.environ, "MARK": mark})
-                    with contextlib.suppress(subprocess.TimeoutExpired):
-                        process.wait(draw.uniform(0.1, 2.5))
-                    process.kill()
-                    process.wait()
-                    after = {name: entry for name, entry in (self.entries() if self.out.exists() else {}).items() if entry["status"] == "done"}
-                    for name, entry in known.items():
-                        self.assertEqual(after[name], entry)
-                    known = after
-                end = time.monotonic() + 10
-                while processes_marked(mark) and time.monotonic() < end:
-                    time.sleep(0.05)
-                self.assertEqual(processes_marked(mark), [], "what a killed run had started goes on")
-                self.run_all(many, mark=mark)
-                self.assertEqual([status for name, status in self.statuses().items() if name != "family"], ["done"] * count)
+
+        def check(seed):
+            draw = random.Random(seed)
+            out = self.folder / f"out{seed}"
+            many = stand_in.several(count, seed, 0.2)
+            known, mark = {}, f"mark-{seed}-{os.getpid()}"
+            # Some come before it, some behind it; the runs that are killed never get past it.
+            many.append(stand_in.measurement("family", 0.3, "family", expected=0.3, weight=0.5))
+            for _ in range(6):
+                process = subprocess.Popen(self.command(many, out=out), stdout=subprocess.DEVNULL, env={**os.environ, "MARK": mark})
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(draw.uniform(0.1, 2.5))
+                process.kill()
+                process.wait()
+                after = {name: entry for name, entry in (self.entries(out) if out.exists() else {}).items() if entry["status"] == "done"}
                 for name, entry in known.items():
-                    self.assertEqual(self.entries()[name], entry)
+                    self.assertEqual(after[name], entry)
+                known = after
+            end = time.monotonic() + 10
+            while processes_marked(mark) and time.monotonic() < end:
+                time.sleep(0.05)
+            self.assertEqual(processes_marked(mark), [], "what a killed run had started goes on")
+            self.run_all([*many[:-1], stand_in.measurement("family", 0.3, weight=0.5)], mark=mark, out=out)  # now it ends
+            self.assertEqual(list(self.statuses(out).values()), ["done"] * (count + 1))
+            for name, entry in known.items():
+                self.assertEqual(self.entries(out)[name], entry)
+        self.assertEqual(side_by_side(check, (SEED, SEED + 1)), [])
 
     def test_what_a_killed_child_had_written_is_kept(self):
         many = [stand_in.measurement("long", 30, weight=1)]

@@ -312,7 +312,7 @@ class Run(Case):
         self.refuse(*job, "--a", "a.npy", "--b", "c.npy", says=str(K + 1))
 
     def test_progress_from_two_seconds_on(self):
-        _, errors = self.run_program("run", "gemm_all_reduce", "--m", 64, "--n", 64, "--k", 64, "--repeat", 3000, "--delays", 1)
+        _, errors = self.run_program("run", "gemm_all_reduce", "--m", 64, "--n", 64, "--k", 64, "--repeat", 1000, "--delays", 1)
         self.assertIn("2 s so far", errors)
         _, errors = self.run_program("run", "gemm_all_reduce", "--m", 64, "--n", 64, "--k", 64)
         self.assertEqual(errors, "")

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include <fmt/format.h>
@@ -120,42 +121,63 @@ std::vector<std::vector<std::string>> over_hosts(const std::string& hosts) {
   return variables;
 }
 
-TEST(LateRanks, OfAWorldAreWaitedForAndNamedOnce) {
-  const std::vector<Result> results = spawn(late_ranks(on_one_host(3), "1", "60", "3"));
-  for (const Result& result : results) EXPECT_EQ(result.code, 0) << result.text;
+// All of them at once: what they do is wait.
+class LateRanks : public testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    // What each of these comes to is one of `results`, in this order.
+    const std::vector<std::vector<Start>> worlds = {
+        late_ranks(on_one_host(3), "1", "60", "3"), late_ranks(over_hosts("abb"), "2", "60", "5"),
+        late_ranks(on_one_host(2), "0.5", "2", "6"), late_ranks(over_hosts("ab"), "0.5", "2", "6")};
+    std::vector<Start> starts;
+    for (const auto& world : worlds) starts.insert(starts.end(), world.begin(), world.end());
+    const std::vector<Result> all = spawn(starts);
+    auto next = all.begin();
+    for (const auto& world : worlds) {
+      const auto first = std::exchange(next, next + std::ssize(world));
+      results.emplace_back(first, next);
+    }
+  }
+  static void TearDownTestSuite() { results.clear(); }
+
+  static inline std::vector<std::vector<Result>> results;
+};
+
+TEST_F(LateRanks, OfAWorldAreWaitedForAndNamedOnce) {
+  const std::vector<Result>& world = results[0];
+  for (const Result& result : world) EXPECT_EQ(result.code, 0) << result.text;
   // Rank 1 meets rank 0, which waits for all.
-  EXPECT_EQ(count(results[0].text, "imbrex: rank 0: rank 2 has not come to this world; waiting up to 60 s\n"), 1)
-      << results[0].text;
+  EXPECT_EQ(count(world[0].text, "imbrex: rank 0: rank 2 has not come to this world; waiting up to 60 s\n"), 1)
+      << world[0].text;
   for (const int rank : {0, 1}) {
-    const std::string& text = results[static_cast<std::size_t>(rank)].text;
+    const std::string& text = world[static_cast<std::size_t>(rank)].text;
     EXPECT_EQ(count(text, fmt::format("imbrex: rank {}: rank 2 has not come to barrier 3; waiting up to 60 s\n", rank)),
               1)
         << text;
   }
 }
 
-TEST(LateRanks, OfSeveralHostsAreWaitedForAndNamedOnce) {
-  const std::vector<Result> results = spawn(late_ranks(over_hosts("abb"), "2", "60", "5"));
-  for (const Result& result : results) EXPECT_EQ(result.code, 0) << result.text;
-  EXPECT_EQ(count(results[0].text, "imbrex: rank 0: rank 2 has not come to this world; waiting up to 60 s\n"), 1)
-      << results[0].text;
+TEST_F(LateRanks, OfSeveralHostsAreWaitedForAndNamedOnce) {
+  const std::vector<Result>& world = results[1];
+  for (const Result& result : world) EXPECT_EQ(result.code, 0) << result.text;
+  EXPECT_EQ(count(world[0].text, "imbrex: rank 0: rank 2 has not come to this world; waiting up to 60 s\n"), 1)
+      << world[0].text;
   for (const int rank : {0, 1}) {
-    const std::string& text = results[static_cast<std::size_t>(rank)].text;
+    const std::string& text = world[static_cast<std::size_t>(rank)].text;
     EXPECT_EQ(count(text, fmt::format("imbrex: rank {}: rank 2 (host b) has not come to barrier 3; waiting", rank)), 1)
         << text;
   }
 }
 
-TEST(LateRanks, AreNotWaitedForLongerThanTheEntryLimit) {
-  for (const auto& variables : {on_one_host(2), over_hosts("ab")}) {
-    const std::vector<Result> results = spawn(late_ranks(variables, "0.5", "2", "6"));
-    EXPECT_NE(results[0].code, 0);
-    EXPECT_EQ(count(results[0].text, "rank 1 has not come to this world; waiting up to 2 s\n"), 1) << results[0].text;
-    EXPECT_EQ(count(results[0].text, "did not arrive within 2 s of rank 0"), 1) << results[0].text;
+TEST_F(LateRanks, AreNotWaitedForLongerThanTheEntryLimit) {
+  for (const auto& world : {results[2], results[3]}) {
+    EXPECT_NE(world[0].code, 0);
+    EXPECT_EQ(count(world[0].text, "rank 1 has not come to this world; waiting up to 2 s\n"), 1) << world[0].text;
+    EXPECT_EQ(count(world[0].text, "did not arrive within 2 s of rank 0"), 1) << world[0].text;
   }
 }
 
-TEST(LateRanks, ThatDieKeepNoRankWaiting) {
+TEST_F(LateRanks, ThatDieKeepNoRankWaiting) {
   testing::internal::CaptureStderr();
   const auto begin = Clock::now();
   const int code = run_processes(3, {.heap_bytes = 4096, .wait_limit = 0.5, .entry_limit = 300}, [](World& world) {

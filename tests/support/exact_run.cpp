@@ -20,15 +20,14 @@ float operand(bool a, std::int64_t row, std::int64_t col, std::uint64_t epoch) {
 struct Whole {
   const Problem& problem;
   std::uint64_t epoch;
+  RankShapes s = shapes_of(problem);  // once: elements are many
 
   // Element of a rank's operand, by the whole problem's coordinates; several products stand side by side.
   float a(int rank, std::int64_t row, std::int64_t col) const {
-    const RankShapes s = shapes_of(problem);
     if (problem.op == Operator::all_gather_gemm) return operand(true, rank * s.a.rows + row, col, epoch);
     return operand(true, row, rank * s.depth + col, epoch);
   }
   float b(int rank, std::int64_t row, std::int64_t col, int number = 0) const {
-    const RankShapes s = shapes_of(problem);
     if (problem.op == Operator::all_gather_gemm)
       return operand(false, row, plan::first_col_of(problem, number, rank) + col, epoch);
     return operand(false, rank * s.depth + row, col, epoch);
@@ -41,15 +40,14 @@ struct Whole {
   }
   float product(int rank, std::int64_t row, std::int64_t col) const {
     float sum = 0;
-    for (std::int64_t k = 0; k < shapes_of(problem).depth; ++k) sum += a(rank, row, k) * b(rank, k, col);
+    for (std::int64_t k = 0; k < s.depth; ++k) sum += a(rank, row, k) * b(rank, k, col);
     return sum;
   }
   float gathered(std::int64_t row, std::int64_t col) const {
-    const std::int64_t rows = shapes_of(problem).a.rows;
+    const std::int64_t rows = s.a.rows;
     return a(static_cast<int>(row / rows), row % rows, col);
   }
   float out(int rank, std::int64_t row, std::int64_t col, int number) const {
-    const RankShapes s = shapes_of(problem);
     float sum = problem.op == Operator::gemm_all_to_all ? 0 : bias(rank, col, number);
     switch (problem.op) {
       case Operator::all_gather_gemm:

@@ -188,7 +188,7 @@ TEST(Hosts, RankZeroIsMissing) {
 
 TEST(Hosts, TheSecretDiffers) {
   HostsLaunch launch;
-  auto starts = launch.members("ab", {"join", "4096", "5"});
+  auto starts = launch.members("ab", {"join", "4096", "2"});
   starts[1].variables[2] = "IMBREX_RENDEZVOUS=another secret than that";
   const auto results = spawn(starts);
   EXPECT_EQ(results[0].code, 3);
