@@ -12,6 +12,7 @@ if(NOT IMBREX_CUDA STREQUAL "OFF")
   endif()
 endif()
 
+set(IMBREX_TEST_KERNELS AUTO CACHE STRING "Code for kernels of tests and benchmarks: ON, OFF (they are only checked), or AUTO (where there is a GPU)")
 set(IMBREX_CUTLASS_INCLUDE "" CACHE PATH "Folder that holds cutlass/ and cute/ (CUTLASS 4.2)")
 set(IMBREX_HAVE_CUTLASS OFF)
 set(IMBREX_HAVE_LIBRARIES OFF)
@@ -30,6 +31,14 @@ if(IMBREX_HAVE_CUDA)
   set(IMBREX_CUDA_FLAGS -gencode=arch=compute_90a,code=sm_90a)
   # Kernels that other GPUs run too are PTX besides: the driver compiles it for them.
   set(IMBREX_PTX_FLAGS -gencode=arch=compute_80,code=compute_80)
+  # Code for kernels of tests and benchmarks takes a tenth of a build, and runs on a GPU alone. The compiler reads all of
+  # them elsewhere, too. Tests that read the code itself set IMBREX_READS_CODE.
+  set(IMBREX_TEST_KERNEL_FLAGS)
+  file(GLOB gpus /dev/nvidia[0-9]*)
+  if(IMBREX_TEST_KERNELS STREQUAL "OFF" OR (IMBREX_TEST_KERNELS STREQUAL "AUTO" AND NOT gpus))
+    set(IMBREX_TEST_KERNEL_FLAGS
+      $<$<AND:$<COMPILE_LANGUAGE:CUDA>,$<NOT:$<BOOL:$<TARGET_PROPERTY:IMBREX_READS_CODE>>>>:-fdevice-syntax-only>)
+  endif()
   if(NOT IMBREX_CUTLASS_INCLUDE)
     find_package(Python3 COMPONENTS Interpreter QUIET)
     file(GLOB IMBREX_CUTLASS_VENV ${PROJECT_SOURCE_DIR}/.cache/cutlass/lib/python3*/site-packages/cutlass_library/source/include)
@@ -63,3 +72,15 @@ if(IMBREX_HAVE_CUDA)
     set(IMBREX_HAVE_CUSPARSE ON)
   endif()
 endif()
+# Sets `out` to sources that compile the given ones: themselves, or on few cores one that includes them all, since
+# reading headers takes as long as a few kernels.
+function(imbrex_kernel_sources out together)
+  set(${out} ${ARGN} PARENT_SCOPE)
+  cmake_host_system_information(RESULT cores QUERY NUMBER_OF_LOGICAL_CORES)
+  if(cores LESS 8)
+    list(TRANSFORM ARGN REPLACE "^(.+)$" "#include \"\\1\"\n" OUTPUT_VARIABLE lines)
+    list(JOIN lines "" lines)
+    file(CONFIGURE OUTPUT ${together} @ONLY CONTENT "@lines@")
+    set(${out} ${together} PARENT_SCOPE)
+  endif()
+endfunction()

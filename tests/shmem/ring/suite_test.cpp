@@ -28,10 +28,10 @@ constexpr ring::RingOptions ring_options{.contexts = 8, .slots = 8, .seed = 3};
 
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
 constexpr std::size_t every = 7;  // they make it slow
-constexpr std::uint64_t rounds = 100;
+constexpr std::uint64_t litmus_rounds = 100;
 #else
 constexpr std::size_t every = 1;
-constexpr std::uint64_t rounds = 1000;
+constexpr std::uint64_t litmus_rounds = 1000;
 #endif
 
 int run(World& world, const std::vector<Case>& cases, Kindness kindness, std::uint64_t far = 0,
@@ -99,7 +99,7 @@ int run_one(Litmus what, bool ordered, int pes = 2, std::uint64_t far = 0) {
   return run_processes(pes, world_options, [&](World& world) {
     return ring::test::at_site(world, heap_options, options, Kindness::unkind, [&](ring::test::Site& site) {
       Bench bench(site.heap, nullptr);
-      const std::uint64_t wrong = run_litmus<Transport>(bench, what, rounds, ordered);
+      const std::uint64_t wrong = run_litmus<Transport>(bench, what, litmus_rounds, ordered);
       world.barrier();
       return wrong == none ? 2 : wrong == 0 ? 0 : 1;
     });
