@@ -23,7 +23,7 @@ Problem tables_on(int ranks, std::int64_t part_rows) {
   return p;
 }
 
-std::string refusal(const Plan& plan) { return cuda::refusal_of_plan(plan); }
+std::string refusal_on_gpus(const Plan& plan) { return cuda::refusal_of_plan(plan); }
 
 TEST(EmbeddingTranslate, FusedPlansAreTheKernels) {
   for (const int ranks : {1, 2, 5})
@@ -32,18 +32,19 @@ TEST(EmbeddingTranslate, FusedPlansAreTheKernels) {
       knobs.tile_m = tile_m;
       Plan plan = make_plan(tables_on(ranks, 10), Strategy::fused, knobs);
       ASSERT_NE(cuda::only_work(plan), nullptr);
-      EXPECT_EQ(refusal(plan), "");
+      EXPECT_EQ(refusal_on_gpus(plan), "");
       const cuda::LookUpPlan slices = cuda::look_up_plan(plan);
       EXPECT_EQ(slices.slice_rows, std::min<std::int64_t>(tile_m, 10));
       EXPECT_EQ(slices.slices, (10 + slices.slice_rows - 1) / slices.slice_rows);
       if (ranks == 1) continue;
       auto& tasks = plan.ranks[1].queues[0].tasks;
       std::swap(tasks[1], tasks.back());
-      EXPECT_NE(refusal(plan).find("whose tasks are those of strategy fused"), std::string::npos) << refusal(plan);
+      EXPECT_NE(refusal_on_gpus(plan).find("whose tasks are those of strategy fused"), std::string::npos)
+          << refusal_on_gpus(plan);
     }
   Knobs knobs;
   knobs.tile_m = 1;
-  const std::string many = refusal(make_plan(tables_on(2, 65), Strategy::fused, knobs));
+  const std::string many = refusal_on_gpus(make_plan(tables_on(2, 65), Strategy::fused, knobs));
   EXPECT_NE(many.find("knob tile_m = 1: 65 blocks of each rank's 65 rows"), std::string::npos) << many;
 }
 
@@ -54,7 +55,7 @@ TEST(EmbeddingTranslate, LibraryPlansLookUpExchangeAndCopy) {
       knobs.chunks = 3;
       const Plan plan = make_plan(tables_on(ranks, 9), strategy, knobs);
       EXPECT_EQ(cuda::only_work(plan), nullptr);
-      EXPECT_EQ(refusal(plan), "");
+      EXPECT_EQ(refusal_on_gpus(plan), "");
       const int chunks = strategy == Strategy::sequential ? 1 : 3;
       for (int rank = 0; rank < ranks; ++rank) {
         const cuda::LibraryProgram program = cuda::library_program(plan, rank);
@@ -72,7 +73,7 @@ TEST(EmbeddingTranslate, OtherBlocksAreRefused) {
   const auto refused = [](const std::string& text, auto&& change) {
     Plan plan = make_plan(tables_on(2, 4), Strategy::sequential, {});
     change(std::get<Block>(plan.ranks[0].queues[0].tasks[0].work));
-    EXPECT_NE(refusal(plan).find(text), std::string::npos) << refusal(plan);
+    EXPECT_NE(refusal_on_gpus(plan).find(text), std::string::npos) << refusal_on_gpus(plan);
   };
   refused("in blocks without shares", [](Block& b) { b.shares = 2; });
   refused("in blocks without shares", [](Block& b) { b.args[3] = 1; });

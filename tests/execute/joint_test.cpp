@@ -5,6 +5,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/narrow.hpp"
 #include "execute/cuda/lanes/joint_protocol.hpp"
 #include "execute/cuda/lanes/lane_plan.hpp"
 #include "execute/layout.hpp"
@@ -15,7 +16,7 @@ namespace {
 
 using namespace imbrex::cuda;
 
-std::size_t index(int i) { return static_cast<std::size_t>(i); }
+using base::index;
 
 /// One rank's GPU: blocks of the kernel and lanes are threads, steps only check and post.
 class Gpu {

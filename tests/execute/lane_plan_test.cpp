@@ -2,6 +2,7 @@
 // model of streams, events, counters and in-order workers, in random schedules and with one hardware queue for all
 // streams.
 #include "execute/cuda/lanes/lane_plan.hpp"
+#include "base/narrow.hpp"
 
 #include <gtest/gtest.h>
 
@@ -19,10 +20,10 @@ namespace {
 
 using namespace imbrex::cuda;
 
-constexpr Operator operators[] = {Operator::all_gather_gemm, Operator::gemm_reduce_scatter, Operator::gemm_all_reduce,
-                                  Operator::gemm_all_to_all};
+constexpr Operator lane_operators[] = {Operator::all_gather_gemm, Operator::gemm_reduce_scatter,
+                                       Operator::gemm_all_reduce, Operator::gemm_all_to_all};
 
-std::size_t index(int i) { return static_cast<std::size_t>(i); }
+using base::index;
 
 // What a GPU is given for one epoch, in the order of the launch, and what becomes of it.
 class Model {
@@ -245,7 +246,7 @@ TEST(LanePlan, RandomSignaledPlansRunInEverySchedule) {
 
 // Imbrex' own collectives would take the SMs that a concurrent kernel leaves to others.
 TEST(LanePlan, LanesThatTakeWhatIsForOthersAreRefused) {
-  const auto refusal = [](Backend backend, bool kernel, bool behind, int sms_for_others) {
+  const auto lane_refusal = [](Backend backend, bool kernel, bool behind, int sms_for_others) {
     LanePlan lanes;
     Collective work;
     work.backend = backend;
@@ -254,11 +255,11 @@ TEST(LanePlan, LanesThatTakeWhatIsForOthersAreRefused) {
     lanes.behind = behind;
     return cuda::refusal_beside_others(lanes, sms_for_others);
   };
-  EXPECT_EQ(refusal(Backend::imbrex, true, false, 16).find("sms_for_others = 16: Imbrex' own collectives"), 0u);
-  EXPECT_EQ(refusal(Backend::nccl, true, false, 16), "");
-  EXPECT_EQ(refusal(Backend::imbrex, true, false, 0), "");
-  EXPECT_EQ(refusal(Backend::imbrex, true, true, 16), "");
-  EXPECT_EQ(refusal(Backend::imbrex, false, false, 16), "");
+  EXPECT_EQ(lane_refusal(Backend::imbrex, true, false, 16).find("sms_for_others = 16: Imbrex' own collectives"), 0u);
+  EXPECT_EQ(lane_refusal(Backend::nccl, true, false, 16), "");
+  EXPECT_EQ(lane_refusal(Backend::imbrex, true, false, 0), "");
+  EXPECT_EQ(lane_refusal(Backend::imbrex, true, true, 16), "");
+  EXPECT_EQ(lane_refusal(Backend::imbrex, false, false, 16), "");
 }
 
 // Sequential and decomposed plans run in the same model, by events alone.
@@ -351,7 +352,7 @@ TEST(LanePlan, CollectivesWaitByGatesAndTilesForPosts) {
   EXPECT_EQ(gather.joints[2].step, 2u);
 }
 
-std::string refusal(const Plan& plan) {
+std::string lane_refusal(const Plan& plan) {
   try {
     lane_plan(plan, 0);
   } catch (const Error& error) {
@@ -361,9 +362,9 @@ std::string refusal(const Plan& plan) {
   return "";
 }
 
-#define EXPECT_REFUSAL(plan, text)                               \
+#define EXPECT_LANE_REFUSAL(plan, text)                          \
   do {                                                           \
-    const std::string message = refusal(plan);                   \
+    const std::string message = lane_refusal(plan);              \
     EXPECT_NE(message.find(text), std::string::npos) << message; \
   } while (false)
 
@@ -378,44 +379,45 @@ TEST(LanePlan, RefusalsNameTheTaskAndTheReason) {
   const Knobs knobs{.tile_m = 32, .tile_n = 64, .groups = {1, 3}, .kept_free = 2};
   const Plan scatter = signaled(Operator::gemm_reduce_scatter, knobs);
   const Plan gather = signaled(Operator::all_gather_gemm, knobs);
-  EXPECT_EQ(refusal(scatter), "");
-  EXPECT_EQ(refusal(gather), "");
+  EXPECT_EQ(lane_refusal(scatter), "");
+  EXPECT_EQ(lane_refusal(gather), "");
 
   // Tiles that wait for collectives need SMs beside the kernel; collectives that wait for tiles do not.
   Knobs none = knobs;
   none.kept_free = 0;
   EXPECT_TRUE(lane_plan(signaled(Operator::gemm_reduce_scatter, none), 0).behind);
-  EXPECT_REFUSAL(signaled(Operator::all_gather_gemm, none), "waits for library tasks, and the plan keeps 0 SMs free");
+  EXPECT_LANE_REFUSAL(signaled(Operator::all_gather_gemm, none),
+                      "waits for library tasks, and the plan keeps 0 SMs free");
   EXPECT_NE(cuda::refusal_of_plan(signaled(Operator::all_gather_gemm, none)).find("(tile)"), std::string::npos);
 
   Plan plan = gather;
   for (Task& task : queue_of(plan, Engine::library).tasks) std::get<Collective>(task.work).backend = Backend::imbrex;
-  EXPECT_REFUSAL(plan, "whose backend must be nccl");
+  EXPECT_LANE_REFUSAL(plan, "whose backend must be nccl");
 
   plan = scatter;
   queue_of(plan, Engine::library).tasks.push_back({Product{}, {}, {}});
-  EXPECT_REFUSAL(plan, "library queues run no products");
+  EXPECT_LANE_REFUSAL(plan, "library queues run no products");
 
   plan = scatter;
   plan.ranks[0].queues.push_back({Engine::copy, 0, {{Transfer{}, {}, {}}}});
-  EXPECT_REFUSAL(plan, "runs no copy queues");
+  EXPECT_LANE_REFUSAL(plan, "runs no copy queues");
 
   plan = scatter;
   queue_of(plan, Engine::compute).tasks.front().posts = {{1, 0}};
-  EXPECT_REFUSAL(plan, "posts to rank 1");
+  EXPECT_LANE_REFUSAL(plan, "posts to rank 1");
 
   plan = scatter;
   std::get<Tile>(queue_of(plan, Engine::compute).tasks.front().work).stores.front().to.rank = 1;
-  EXPECT_REFUSAL(plan, "stores to rank 1; with library queues, tasks stay on their rank");
+  EXPECT_LANE_REFUSAL(plan, "stores to rank 1; with library queues, tasks stay on their rank");
 
   plan = scatter;
   for (Buffer& buffer : plan.buffers)
     if (buffer.role == BufferRole::workspace) buffer.copies = 2;
-  EXPECT_REFUSAL(plan, "has 2 copies");
+  EXPECT_LANE_REFUSAL(plan, "has 2 copies");
 
   plan = scatter;
   queue_of(plan, Engine::library).tasks.front().waits.front().count = 99;
-  EXPECT_REFUSAL(plan, "waits for posts of tasks that come after it");
+  EXPECT_LANE_REFUSAL(plan, "waits for posts of tasks that come after it");
 }
 
 // What such plans have launched since there are any: steps, and the events between streams.
@@ -466,11 +468,11 @@ TEST(LanePlan, SeveralLanesAreLaunchedInAnOrderThatRuns) {
     for (const bool one_queue : {false, true}) EXPECT_EQ(run(plan, 0, lanes, random, one_queue), "") << one_queue;
   // Without room for both lanes' gates:
   plan.ranks[0].queues[1].kept_free = 1;
-  EXPECT_REFUSAL(plan, "keeps 1 SMs free (kept_free); the kernel takes all others, and each of the 2 streams");
+  EXPECT_LANE_REFUSAL(plan, "keeps 1 SMs free (kept_free); the kernel takes all others, and each of the 2 streams");
   // Each waits for the other.
   plan.ranks[0].queues[1].kept_free = 3;
   plan.ranks[0].queues[2].tasks.front().waits = {{1}};
-  EXPECT_REFUSAL(plan, "queue 1 task 0");
+  EXPECT_LANE_REFUSAL(plan, "queue 1 task 0");
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 
 #include <map>
 
+#include "base/narrow.hpp"
 #include "execute/cuda/libraries/library_translate.hpp"
 #include "execute/cuda/refusal.hpp"
 #include "imbrex/error.hpp"
@@ -17,7 +18,7 @@ using namespace imbrex::cuda;
 constexpr Operator operators[] = {Operator::all_gather_gemm, Operator::gemm_reduce_scatter, Operator::gemm_all_reduce,
                                   Operator::gemm_all_to_all};
 
-std::size_t index(int i) { return static_cast<std::size_t>(i); }
+using base::index;
 
 std::vector<Product> products_of(const LibraryProgram& program) {
   std::vector<Product> products;

@@ -13,9 +13,9 @@ using test::expect_fault;
 
 constexpr int a_scale_buffer = 3;  // after a, b and out
 
-std::vector<Task>& compute(Plan& plan, std::size_t rank) { return plan.ranks[rank].queues[0].tasks; }
+std::vector<Task>& scaled_tasks(Plan& plan, std::size_t rank) { return plan.ranks[rank].queues[0].tasks; }
 
-Knobs small_tiles(Transport transport) {
+Knobs scales_knobs(Transport transport) {
   Knobs knobs;
   knobs.tile_m = knobs.tile_n = 8;
   knobs.cluster = 1;  // without pairs: each of them would be at fault where tasks come or change
@@ -24,13 +24,13 @@ Knobs small_tiles(Transport transport) {
 }
 
 Plan scaled_all_gather(Scales scales, Transport transport = Transport::push) {
-  const Knobs knobs = small_tiles(transport);
+  const Knobs knobs = scales_knobs(transport);
   return make_plan({Operator::all_gather_gemm, 32, 16, 8, 2, Type::e4m3, false, scales}, Strategy::fused, knobs);
 }
 
 // The first tile of rank 0 that reads gathered rows.
 Tile& gathering_tile(Plan& plan) {
-  for (Task& task : compute(plan, 0))
+  for (Task& task : scaled_tasks(plan, 0))
     if (auto* tile = std::get_if<Tile>(&task.work); tile != nullptr && tile->a.buffer != 0) return *tile;
   throw std::logic_error("no tile reads gathered rows");
 }
@@ -43,12 +43,12 @@ TEST(Checker, FollowsScales) {
     }
   // A tile that waits for its rows only.
   Plan plan = scaled_all_gather(Scales::row);
-  for (Task& task : compute(plan, 0))
+  for (Task& task : scaled_tasks(plan, 0))
     if (task.waits.size() > 1) task.waits.erase(task.waits.begin());
   expect_fault(plan, Fault::race, "gathered_scales on rank 0 before rank 1 queue 0 task 0 (transfer) has written it");
   // Workers that store no scales, though they post.
   plan = scaled_all_gather(Scales::row, Transport::store);
-  std::get<Transfer>(compute(plan, 1)[0].work) = {};
+  std::get<Transfer>(scaled_tasks(plan, 1)[0].work) = {};
   expect_fault(plan, Fault::coverage, "gathered_scales on rank 0, of which 8 elements are never written");
   // Other rows' scales, and another shard's.
   plan = scaled_all_gather(Scales::row);
@@ -86,7 +86,7 @@ TEST(Checker, FollowsScalesAlongK) {
   for (const Scales scales : {Scales::tensor, Scales::row})
     for (const int owner : {0, 1}) {
       Plan plan = make_plan({Operator::gemm_reduce_scatter, 16, 16, 32, 2, Type::e4m3, false, scales}, Strategy::fused,
-                            small_tiles(Transport::store));
+                            scales_knobs(Transport::store));
       EXPECT_FALSE(check(plan).has_value()) << check(plan)->message;
       const int user = 1 - owner, sent = static_cast<int>(plan.buffers.size());
       plan.buffers.push_back(plan.buffers[a_scale_buffer]);
@@ -96,11 +96,11 @@ TEST(Checker, FollowsScalesAlongK) {
       const std::int64_t count = plan.buffers.back().rows;
       RankPlan& to = plan.ranks[static_cast<std::size_t>(user)];
       const int arrived = to.signals++;
-      auto& tasks = compute(plan, static_cast<std::size_t>(owner));
+      auto& tasks = scaled_tasks(plan, static_cast<std::size_t>(owner));
       tasks.insert(
           tasks.begin(),
           {Transfer{{owner, a_scale_buffer, 0, 0, count, 1}, {user, sent, 0, 0, count, 1}}, {}, {{user, arrived}}});
-      for (Task& task : compute(plan, static_cast<std::size_t>(user)))
+      for (Task& task : scaled_tasks(plan, static_cast<std::size_t>(user)))
         if (auto* tile = std::get_if<Tile>(&task.work)) {
           tile->a_scale.rank = user;
           tile->a_scale.buffer = sent;

@@ -21,7 +21,7 @@ Problem three_outputs(bool bias = true) {
   return problem;
 }
 
-Knobs small_tiles(Transport transport = Transport::push) {
+Knobs outputs_knobs(Transport transport = Transport::push) {
   return {.tile_m = 8, .tile_n = 8, .cluster = 1, .group = 2, .transport = transport};
 }
 
@@ -108,7 +108,7 @@ TEST(Outputs, OperandsHaveNamesAndPlaces) {
 
 TEST(Outputs, TravelAsJson) {
   for (const Strategy strategy : {Strategy::sequential, Strategy::decomposed, Strategy::fused}) {
-    const Plan plan = make_plan(three_outputs(), strategy, small_tiles());
+    const Plan plan = make_plan(three_outputs(), strategy, outputs_knobs());
     const std::string json = to_json(plan);
     EXPECT_NE(json.find(R"("more_n": [16, 32], "gathered_a": true)"), std::string::npos);
     EXPECT_TRUE(parse_plan(json) == plan);
@@ -116,11 +116,11 @@ TEST(Outputs, TravelAsJson) {
     Problem one = three_outputs();
     one.more_n = {};
     one.gathered_a = false;
-    const std::string plain = to_json(make_plan(one, strategy, small_tiles()));
+    const std::string plain = to_json(make_plan(one, strategy, outputs_knobs()));
     EXPECT_EQ(plain.find("more_n"), std::string::npos);
     EXPECT_EQ(plain.find("gathered_a"), std::string::npos);
   }
-  const std::string json = to_json(make_plan(three_outputs(), Strategy::sequential, small_tiles()));
+  const std::string json = to_json(make_plan(three_outputs(), Strategy::sequential, outputs_knobs()));
   for (const auto& [value, rule] : {std::pair{"[]", "a list of 1 to 2 numbers"},
                                     {"[2, 2, 2]", "a list of 1 to 2"},
                                     {"[2.5]", "is not an integer"}}) {
@@ -157,7 +157,7 @@ TEST(Outputs, OfTilesAreProved) {
   const Problem problem = three_outputs();
   for (const Transport transport : {Transport::push, Transport::pull, Transport::store}) {
     const auto expect = [&](auto&& spoil, Fault fault, const char* text) {
-      Plan plan = make_plan(problem, Strategy::fused, small_tiles(transport));
+      Plan plan = make_plan(problem, Strategy::fused, outputs_knobs(transport));
       ASSERT_FALSE(check(plan).has_value());
       spoil(plan);
       expect_fault(plan, fault, text);
@@ -183,7 +183,7 @@ TEST(Outputs, OfTilesAreProved) {
 TEST(Outputs, OfProductsAreProved) {
   const Problem problem = three_outputs();
   for (const Strategy strategy : {Strategy::sequential, Strategy::decomposed}) {
-    Plan plan = make_plan(problem, strategy, small_tiles());
+    Plan plan = make_plan(problem, strategy, outputs_knobs());
     ASSERT_FALSE(check(plan).has_value());
     std::vector<Product*> products = all<Product>(plan, 1);
     // One B has a product of all rows; or one of the own rows, and two chunks of each other rank's.
@@ -202,7 +202,7 @@ TEST(Outputs, GatheredAIsProved) {
   problem.more_n = {};
   const int gathered = plan::buffer_gathered(problem);
   for (const Transport transport : {Transport::push, Transport::pull, Transport::store}) {
-    Knobs knobs = small_tiles(transport);
+    Knobs knobs = outputs_knobs(transport);
     knobs.comm_rows = 8;
     Plan plan = make_plan(problem, Strategy::fused, knobs);
     const auto handed_out = [&] {
@@ -229,7 +229,7 @@ TEST(Outputs, GatheredAIsProved) {
   }
   // What has yet to arrive.
   for (const Transport transport : {Transport::push, Transport::store}) {
-    Plan plan = make_plan(problem, Strategy::fused, small_tiles(transport));
+    Plan plan = make_plan(problem, Strategy::fused, outputs_knobs(transport));
     for (Queue& queue : plan.ranks[0].queues)
       for (Task& task : queue.tasks)
         if (const auto* t = std::get_if<Transfer>(&task.work); t != nullptr && t->to.buffer == gathered)
@@ -241,12 +241,12 @@ TEST(Outputs, GatheredAIsProved) {
 // No workspace, and no copy but of the own rows, where rows can land in the caller's memory.
 TEST(Outputs, GatheredAHasNoCopyWhereItLandsInPlace) {
   Problem problem = three_outputs();
-  const Plan sequential = make_plan(problem, Strategy::sequential, small_tiles());
+  const Plan sequential = make_plan(problem, Strategy::sequential, outputs_knobs());
   EXPECT_EQ(std::ssize(sequential.buffers), plan::count_operands(problem));
   for (const RankPlan& rank : sequential.ranks)
     for (const Queue& queue : rank.queues)
       for (const Task& task : queue.tasks) EXPECT_FALSE(std::holds_alternative<Transfer>(task.work));
-  Plan pulled = make_plan(problem, Strategy::fused, small_tiles(Transport::pull));
+  Plan pulled = make_plan(problem, Strategy::fused, outputs_knobs(Transport::pull));
   EXPECT_EQ(std::ssize(pulled.buffers), plan::count_operands(problem));
   for (const Transfer* t : all<Transfer>(pulled, 0)) {
     EXPECT_TRUE(t->to.empty() || t->to.buffer == plan::buffer_gathered(problem));
@@ -255,7 +255,7 @@ TEST(Outputs, GatheredAHasNoCopyWhereItLandsInPlace) {
 
 // A worker that has taken a swizzle group's first tile finds the others of all outputs before other rows.
 TEST(Outputs, TilesOfTheSameRowsComeTogether) {
-  Plan plan = make_plan(three_outputs(), Strategy::fused, small_tiles());
+  Plan plan = make_plan(three_outputs(), Strategy::fused, outputs_knobs());
   std::set<std::int64_t> ended;
   std::int64_t now = -1;
   std::set<std::int64_t> outputs;

@@ -17,7 +17,7 @@ namespace {
 constexpr Strategy strategies[] = {Strategy::sequential, Strategy::decomposed, Strategy::fused, Strategy::signaled};
 
 // A is 32 x 32, B 32 x 24, 8 and 16, and the outputs 64 x 24, 8 and 16.
-Problem three_outputs() {
+Problem pitched_outputs() {
   Problem problem{Operator::all_gather_gemm, 64, 48, 32, 2, Type::bf16, true};
   problem.more_n = {16, 32};
   return problem;
@@ -40,7 +40,7 @@ TEST(Pitches, AreRefusedByNameValueAndRule) {
   for (const Case& c : cases)
     for (const std::int64_t value : {std::int64_t{0}, c.length, c.length + 1, most, c.length - 1, std::int64_t{-1},
                                      most + 1, std::numeric_limits<std::int64_t>::min()}) {
-      Problem problem = three_outputs();
+      Problem problem = pitched_outputs();
       c.of(problem) = value;
       const bool fits = value == 0 || (value >= c.length && value <= most);
       EXPECT_EQ(test::refusal_of(problem), fits ? ""
@@ -49,7 +49,7 @@ TEST(Pitches, AreRefusedByNameValueAndRule) {
                                                       ", the elements of a row of " + c.operand + ", to 2147483647");
     }
   // Where B lies by columns, a row is one of N x K.
-  Problem problem = three_outputs();
+  Problem problem = pitched_outputs();
   problem.b_layout = Layout::column_major;
   problem.ldb = 31;
   EXPECT_NE(test::refusal_of(problem).find("ldb = 31: it must be 0, or from 32"), std::string::npos)
@@ -65,7 +65,7 @@ TEST(Pitches, AreRefusedByNameValueAndRule) {
 }
 
 TEST(Pitches, OperandsAndBuffersHaveThem) {
-  Problem problem = three_outputs();
+  Problem problem = pitched_outputs();
   problem.lda = 40, problem.ldb = 24, problem.ldo = 25;
   problem.more_ldb = {9, 0}, problem.more_ldo = {0, 20};
   problem.gathered_a = true;
@@ -87,7 +87,7 @@ TEST(Pitches, OperandsAndBuffersHaveThem) {
       }
   }
   EXPECT_TRUE(plan::without_gaps(problem) == [&] {
-    Problem p = three_outputs();
+    Problem p = pitched_outputs();
     p.gathered_a = true;
     return p;
   }());
@@ -112,7 +112,7 @@ TEST(Pitches, TravelAsJson) {
     const Plan plan = make_plan(c.problem, c.strategy, c.knobs);
     EXPECT_TRUE(parse_plan(to_json(plan)) == plan) << test::describe(c);
   }
-  Problem problem = three_outputs();
+  Problem problem = pitched_outputs();
   problem.lda = 40, problem.ldo = 25, problem.more_ldb = {0, 20};
   const std::string json = to_json(make_plan(problem, Strategy::fused, {}));
   EXPECT_NE(json.find(R"("more_n": [16, 32], "lda": 40, "ldo": 25, "more_ldb": [0, 20]})"), std::string::npos) << json;

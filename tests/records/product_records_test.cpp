@@ -17,7 +17,7 @@ jobs::ProductMeasurement measured(std::int64_t m, std::vector<jobs::ProductMeasu
 
 records::Records parsed(const std::string& text) { return records::parse_records(text, "mine.json"); }
 
-std::string message_of(const std::string& text) {
+std::string message_about(const std::string& text) {
   try {
     parsed(text);
   } catch (const Error& error) {
@@ -113,7 +113,7 @@ TEST(ProductRecords, RefuseWhatTheyDoNotKnow) {
     const std::size_t at = changed.find(c.from);
     ASSERT_NE(at, std::string::npos) << c.from;
     changed.replace(at, std::string(c.from).size(), c.to);
-    EXPECT_NE(message_of(changed).find(c.says), std::string::npos) << message_of(changed);
+    EXPECT_NE(message_about(changed).find(c.says), std::string::npos) << message_about(changed);
   }
 }
 

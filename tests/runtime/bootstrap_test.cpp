@@ -15,41 +15,40 @@
 namespace imbrex::runtime {
 namespace {
 
-using Variables = std::map<std::string, std::string>;
+using Environ = std::map<std::string, std::string>;
 
-base::Environment environment_with(const Variables& variables) {
+base::Environment environment_with(const Environ& variables) {
   return base::Environment([&](const char* name) {
     const auto found = variables.find(name);
     return found == variables.end() ? nullptr : found->second.c_str();
   });
 }
 
-Variables operator+(Variables variables, const Variables& others) {
+Environ operator+(Environ variables, const Environ& others) {
   for (const auto& [name, value] : others) variables[name] = value;
   return variables;
 }
 
-const Variables torch = {{"RANK", "2"},
-                         {"WORLD_SIZE", "4"},
-                         {"LOCAL_WORLD_SIZE", "4"},
-                         {"MASTER_ADDR", "here"},
-                         {"MASTER_PORT", "29500"},
-                         {"TORCHELASTIC_RUN_ID", "none"},
-                         {"TORCHELASTIC_RESTART_COUNT", "0"}};
-const Variables ompi = {{"OMPI_COMM_WORLD_RANK", "1"},
-                        {"OMPI_COMM_WORLD_SIZE", "3"},
-                        {"OMPI_COMM_WORLD_LOCAL_SIZE", "3"},
-                        {"OMPI_MCA_ess_base_jobid", "123"}};
-const Variables slurm = {
+const Environ torch = {{"RANK", "2"},
+                       {"WORLD_SIZE", "4"},
+                       {"LOCAL_WORLD_SIZE", "4"},
+                       {"MASTER_ADDR", "here"},
+                       {"MASTER_PORT", "29500"},
+                       {"TORCHELASTIC_RUN_ID", "none"},
+                       {"TORCHELASTIC_RESTART_COUNT", "0"}};
+const Environ ompi = {{"OMPI_COMM_WORLD_RANK", "1"},
+                      {"OMPI_COMM_WORLD_SIZE", "3"},
+                      {"OMPI_COMM_WORLD_LOCAL_SIZE", "3"},
+                      {"OMPI_MCA_ess_base_jobid", "123"}};
+const Environ slurm = {
     {"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "2"}, {"SLURM_JOB_ID", "9"}, {"SLURM_STEP_ID", "1"}, {"SLURM_NNODES", "1"}};
-const Variables pmi = {{"PMI_RANK", "1"}, {"PMI_SIZE", "2"}, {"MPI_LOCALRANKID", "1"}, {"MPI_LOCALNRANKS", "2"}};
-const Variables pals = {
+const Environ pmi = {{"PMI_RANK", "1"}, {"PMI_SIZE", "2"}, {"MPI_LOCALRANKID", "1"}, {"MPI_LOCALNRANKS", "2"}};
+const Environ pals = {
     {"PMI_RANK", "2"}, {"PMI_SIZE", "4"}, {"PALS_RANKID", "2"}, {"PALS_APID", "7"}, {"PALS_LOCAL_SIZE", "4"}};
-const Variables flux = {
-    {"FLUX_TASK_RANK", "3"}, {"FLUX_JOB_SIZE", "4"}, {"FLUX_JOB_ID", "f9"}, {"FLUX_JOB_NNODES", "1"}};
-const Variables pod = {{"RANK", "0"}, {"WORLD_SIZE", "1"}, {"MASTER_ADDR", "job-0"}, {"MASTER_PORT", "23456"}};
-const Variables secret = {{"IMBREX_RENDEZVOUS", "0123456789abcdef"}};
-const Variables own = {{"IMBREX_RANK", "5"}, {"IMBREX_WORLD_SIZE", "6"}, {"IMBREX_RENDEZVOUS", "abc"}};
+const Environ flux = {{"FLUX_TASK_RANK", "3"}, {"FLUX_JOB_SIZE", "4"}, {"FLUX_JOB_ID", "f9"}, {"FLUX_JOB_NNODES", "1"}};
+const Environ pod = {{"RANK", "0"}, {"WORLD_SIZE", "1"}, {"MASTER_ADDR", "job-0"}, {"MASTER_PORT", "23456"}};
+const Environ secret = {{"IMBREX_RENDEZVOUS", "0123456789abcdef"}};
+const Environ own = {{"IMBREX_RANK", "5"}, {"IMBREX_WORLD_SIZE", "6"}, {"IMBREX_RENDEZVOUS", "abc"}};
 
 /// The launcher's end of PMI's socket, and the variable that names the other.
 class PmiSocket {
@@ -60,13 +59,13 @@ class PmiSocket {
   ~PmiSocket() {
     for (const int end : ends_) close(end);
   }
-  Variables variables() const { return {{"PMI_FD", std::to_string(ends_[1])}}; }
+  Environ variables() const { return {{"PMI_FD", std::to_string(ends_[1])}}; }
 
  private:
   std::array<int, 2> ends_{};
 };
 
-void expect_place(const Variables& variables, const std::string& launcher, int rank, int size) {
+void expect_place(const Environ& variables, const std::string& launcher, int rank, int size) {
   const auto environment = environment_with(variables);
   const auto found = find_bootstrap(environment);
   ASSERT_TRUE(found);
@@ -90,12 +89,12 @@ const char* const pmi_name = "PMI (MPICH, Intel MPI, Hydra)";
 TEST(Bootstrap, ReadsWhatMpichAndOthersSet) {
   const PmiSocket socket;
   expect_place(pmi + socket.variables(), pmi_name, 1, 2);
-  expect_place(pmi + Variables{{"IMBREX_RENDEZVOUS", "abc"}}, pmi_name, 1, 2);
+  expect_place(pmi + Environ{{"IMBREX_RENDEZVOUS", "abc"}}, pmi_name, 1, 2);
   expect_place(pals, pmi_name, 2, 4);
   expect_place(flux, "Flux", 3, 4);
   // Slurm and Flux offer PMI, too, and say more.
-  expect_place(slurm + Variables{{"PMI_RANK", "0"}, {"PMI_SIZE", "2"}}, "Slurm", 0, 2);
-  expect_place(flux + Variables{{"PMI_RANK", "3"}, {"PMI_SIZE", "4"}}, "Flux", 3, 4);
+  expect_place(slurm + Environ{{"PMI_RANK", "0"}, {"PMI_SIZE", "2"}}, "Slurm", 0, 2);
+  expect_place(flux + Environ{{"PMI_RANK", "3"}, {"PMI_SIZE", "4"}}, "Flux", 3, 4);
   // Hydra starts its own processes by srun; Flux runs in a step of Slurm's.
   expect_place(slurm + pmi + socket.variables(), pmi_name, 1, 2);
   expect_place(slurm + flux, "Flux", 3, 4);
@@ -111,63 +110,63 @@ TEST(Bootstrap, ALauncherWithinAPodOfOneCounts) {
   expect_place(pod + slurm, "Slurm", 0, 2);
   expect_place(pod + flux, "Flux", 3, 4);
   // A script may hand the same ranks on.
-  expect_place(ompi + Variables{{"RANK", "1"}, {"WORLD_SIZE", "3"}, {"MASTER_PORT", "29500"}}, "torchrun", 1, 3);
+  expect_place(ompi + Environ{{"RANK", "1"}, {"WORLD_SIZE", "3"}, {"MASTER_PORT", "29500"}}, "torchrun", 1, 3);
 }
 
 TEST(Bootstrap, RanksOfOnePmiLauncherFindEachOther) {
   const PmiSocket one, other;  // of one process, as those of Hydra's proxy are
-  const auto key = [](const Variables& variables) { return find_bootstrap(environment_with(variables))->key; };
-  EXPECT_EQ(key(pmi + one.variables()), key(pmi + other.variables() + Variables{{"PMI_RANK", "0"}}));
-  EXPECT_NE(key(pmi + one.variables()), key(pmi + one.variables() + Variables{{"IMBREX_RENDEZVOUS", "a"}}));
-  EXPECT_NE(key(pals), key(pals + Variables{{"PALS_APID", "8"}}));
-  EXPECT_NE(key(flux), key(flux + Variables{{"FLUX_JOB_ID", "f8"}}));
+  const auto key = [](const Environ& variables) { return find_bootstrap(environment_with(variables))->key; };
+  EXPECT_EQ(key(pmi + one.variables()), key(pmi + other.variables() + Environ{{"PMI_RANK", "0"}}));
+  EXPECT_NE(key(pmi + one.variables()), key(pmi + one.variables() + Environ{{"IMBREX_RENDEZVOUS", "a"}}));
+  EXPECT_NE(key(pals), key(pals + Environ{{"PALS_APID", "8"}}));
+  EXPECT_NE(key(flux), key(flux + Environ{{"FLUX_JOB_ID", "f8"}}));
 }
 
 TEST(Bootstrap, NothingSetIsNoLauncher) {
-  for (const Variables& variables :
-       {Variables{}, Variables{{"RANK", ""}}, Variables{{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "4"}},
-        slurm + Variables{{"SLURM_STEP_ID", "4294967291"}}}) {
+  for (const Environ& variables :
+       {Environ{}, Environ{{"RANK", ""}}, Environ{{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "4"}},
+        slurm + Environ{{"SLURM_STEP_ID", "4294967291"}}}) {
     EXPECT_FALSE(find_bootstrap(environment_with(variables)));
   }
 }
 
 TEST(Bootstrap, KeysTellLaunchesApart) {
   std::set<std::string> keys;
-  const std::vector<Variables> launches = {torch,
-                                           torch + Variables{{"MASTER_PORT", "29501"}},
-                                           torch + Variables{{"TORCHELASTIC_RUN_ID", "other"}},
-                                           torch + Variables{{"TORCHELASTIC_RESTART_COUNT", "1"}},
-                                           ompi,
-                                           ompi + Variables{{"OMPI_MCA_ess_base_jobid", "124"}},
-                                           slurm,
-                                           slurm + Variables{{"SLURM_STEP_ID", "2"}},
-                                           own,
-                                           own + Variables{{"IMBREX_RENDEZVOUS", "abd"}}};
-  for (const Variables& launch : launches) keys.insert(find_bootstrap(environment_with(launch))->key);
+  const std::vector<Environ> launches = {torch,
+                                         torch + Environ{{"MASTER_PORT", "29501"}},
+                                         torch + Environ{{"TORCHELASTIC_RUN_ID", "other"}},
+                                         torch + Environ{{"TORCHELASTIC_RESTART_COUNT", "1"}},
+                                         ompi,
+                                         ompi + Environ{{"OMPI_MCA_ess_base_jobid", "124"}},
+                                         slurm,
+                                         slurm + Environ{{"SLURM_STEP_ID", "2"}},
+                                         own,
+                                         own + Environ{{"IMBREX_RENDEZVOUS", "abd"}}};
+  for (const Environ& launch : launches) keys.insert(find_bootstrap(environment_with(launch))->key);
   EXPECT_EQ(keys.size(), launches.size());
-  EXPECT_EQ(find_bootstrap(environment_with(torch + Variables{{"RANK", "0"}}))->key,
+  EXPECT_EQ(find_bootstrap(environment_with(torch + Environ{{"RANK", "0"}}))->key,
             find_bootstrap(environment_with(torch))->key);
 }
 
 TEST(Bootstrap, LaunchersSayWhereRankZeroIsReached) {
-  const auto reach = [](const Variables& variables) {
+  const auto reach = [](const Environ& variables) {
     const auto found = find_bootstrap(environment_with(variables + secret))->reach;
     return found ? found->host + ' ' + std::to_string(found->first_port) : std::string("this host");
   };
-  for (const Variables& launch : {torch, ompi, slurm, own}) EXPECT_EQ(reach(launch), "this host");
-  EXPECT_EQ(reach(torch + Variables{{"LOCAL_WORLD_SIZE", "2"}}), "here 29501");
-  const Variables nodes = slurm + Variables{{"SLURM_NNODES", "2"}, {"SLURM_NODELIST", "node[08-11,13],login"}};
+  for (const Environ& launch : {torch, ompi, slurm, own}) EXPECT_EQ(reach(launch), "this host");
+  EXPECT_EQ(reach(torch + Environ{{"LOCAL_WORLD_SIZE", "2"}}), "here 29501");
+  const Environ nodes = slurm + Environ{{"SLURM_NNODES", "2"}, {"SLURM_NODELIST", "node[08-11,13],login"}};
   EXPECT_EQ(reach(nodes).substr(0, 8), "node08 2");
-  EXPECT_EQ(reach(nodes), reach(nodes + Variables{{"SLURM_PROCID", "1"}}));
-  EXPECT_EQ(reach(nodes + Variables{{"SLURM_STEP_NODELIST", "node9"}}).substr(0, 6), "node9 ");
-  for (const Variables& launch : {torch, ompi, slurm, own, nodes})
-    EXPECT_EQ(reach(launch + Variables{{"IMBREX_ADDRESS", "there:7000"}}), "there 7000");
+  EXPECT_EQ(reach(nodes), reach(nodes + Environ{{"SLURM_PROCID", "1"}}));
+  EXPECT_EQ(reach(nodes + Environ{{"SLURM_STEP_NODELIST", "node9"}}).substr(0, 6), "node9 ");
+  for (const Environ& launch : {torch, ompi, slurm, own, nodes})
+    EXPECT_EQ(reach(launch + Environ{{"IMBREX_ADDRESS", "there:7000"}}), "there 7000");
 }
 
 TEST(Bootstrap, ASecretMayBeAdded) {
-  for (const Variables& launch : {torch, ompi, slurm}) {
+  for (const Environ& launch : {torch, ompi, slurm}) {
     const auto without = *find_bootstrap(environment_with(launch));
-    const auto with = *find_bootstrap(environment_with(launch + Variables{{"IMBREX_RENDEZVOUS", "abc"}}));
+    const auto with = *find_bootstrap(environment_with(launch + Environ{{"IMBREX_RENDEZVOUS", "abc"}}));
     EXPECT_FALSE(without.secret);
     EXPECT_TRUE(with.secret);
     EXPECT_NE(with.key, without.key);
@@ -176,11 +175,11 @@ TEST(Bootstrap, ASecretMayBeAdded) {
 
 // What all other variables say, everybody can guess.
 TEST(Bootstrap, RanksMeetOverANetworkBySecretsOnly) {
-  const Variables there = {{"IMBREX_ADDRESS", "there"}};
-  for (const Variables& launch : {torch + Variables{{"LOCAL_WORLD_SIZE", "2"}},
-                                  slurm + Variables{{"SLURM_NNODES", "2"}, {"SLURM_NODELIST", "node[1-2]"}},
-                                  torch + there, ompi + there, slurm + there, pals + there, flux + there}) {
-    const auto expect = [&](const Variables& variables, const std::string& part) {
+  const Environ there = {{"IMBREX_ADDRESS", "there"}};
+  for (const Environ& launch : {torch + Environ{{"LOCAL_WORLD_SIZE", "2"}},
+                                slurm + Environ{{"SLURM_NNODES", "2"}, {"SLURM_NODELIST", "node[1-2]"}}, torch + there,
+                                ompi + there, slurm + there, pals + there, flux + there}) {
+    const auto expect = [&](const Environ& variables, const std::string& part) {
       try {
         find_bootstrap(environment_with(launch + variables));
         ADD_FAILURE() << "no error; expected: " << part;
@@ -212,56 +211,55 @@ TEST(Bootstrap, TheFirstOfSlurmsHosts) {
 }
 
 TEST(Bootstrap, ContradictionsNameTheVariable) {
-  const auto without = [](Variables variables, const std::string& name) {
+  const auto without = [](Environ variables, const std::string& name) {
     variables.erase(name);
     return variables;
   };
-  const std::vector<std::pair<Variables, std::string>> wrong = {
-      {torch + Variables{{"RANK", "4"}}, "RANK=4 contradicts WORLD_SIZE=4"},
-      {torch + Variables{{"RANK", "-1"}}, "RANK=-1"},
-      {torch + Variables{{"RANK", "2x"}}, "RANK='2x' is not an integer"},
-      {torch + Variables{{"WORLD_SIZE", "65"}}, "WORLD_SIZE=65"},
-      {torch + Variables{{"LOCAL_WORLD_SIZE", "0"}}, "LOCAL_WORLD_SIZE=0: a host has at least one rank"},
-      {without(torch + Variables{{"LOCAL_WORLD_SIZE", "2"}}, "MASTER_ADDR"),
+  const std::vector<std::pair<Environ, std::string>> wrong = {
+      {torch + Environ{{"RANK", "4"}}, "RANK=4 contradicts WORLD_SIZE=4"},
+      {torch + Environ{{"RANK", "-1"}}, "RANK=-1"},
+      {torch + Environ{{"RANK", "2x"}}, "RANK='2x' is not an integer"},
+      {torch + Environ{{"WORLD_SIZE", "65"}}, "WORLD_SIZE=65"},
+      {torch + Environ{{"LOCAL_WORLD_SIZE", "0"}}, "LOCAL_WORLD_SIZE=0: a host has at least one rank"},
+      {without(torch + Environ{{"LOCAL_WORLD_SIZE", "2"}}, "MASTER_ADDR"),
        "MASTER_ADDR is not set: torchrun has spread"},
-      {without(torch + Variables{{"LOCAL_WORLD_SIZE", "2"}}, "MASTER_PORT"),
+      {without(torch + Environ{{"LOCAL_WORLD_SIZE", "2"}}, "MASTER_PORT"),
        "MASTER_PORT is not set: torchrun has spread"},
-      {torch + Variables{{"LOCAL_WORLD_SIZE", "2"}, {"MASTER_PORT", "many"}}, "MASTER_PORT='many' is not an integer"},
-      {torch + Variables{{"LOCAL_WORLD_SIZE", "2"}, {"MASTER_PORT", "65530"}},
+      {torch + Environ{{"LOCAL_WORLD_SIZE", "2"}, {"MASTER_PORT", "many"}}, "MASTER_PORT='many' is not an integer"},
+      {torch + Environ{{"LOCAL_WORLD_SIZE", "2"}, {"MASTER_PORT", "65530"}},
        "MASTER_PORT=65530: it must be 1 to 65527"},
-      {ompi + Variables{{"OMPI_COMM_WORLD_LOCAL_SIZE", "1"}},
-       "IMBREX_ADDRESS is not set: Open MPI has spread the ranks"},
+      {ompi + Environ{{"OMPI_COMM_WORLD_LOCAL_SIZE", "1"}}, "IMBREX_ADDRESS is not set: Open MPI has spread the ranks"},
       {pmi, "neither PMI_FD (the launcher's open socket, of one host) nor PALS_APID nor IMBREX_RENDEZVOUS is set"},
-      {pmi + Variables{{"PMI_FD", "1000000"}}, "neither PMI_FD (the launcher's open socket"},
-      {pmi + Variables{{"PMI_RANK", "2"}}, "PMI_RANK=2 contradicts PMI_SIZE=2"},
-      {pmi + Variables{{"MPI_LOCALNRANKS", "3"}}, "MPI_LOCALNRANKS=3 contradicts PMI_SIZE=2"},
-      {pmi + Variables{{"MPI_LOCALNRANKS", "1"}, {"IMBREX_RENDEZVOUS", "a"}}, "IMBREX_ADDRESS is not set: PMI"},
+      {pmi + Environ{{"PMI_FD", "1000000"}}, "neither PMI_FD (the launcher's open socket"},
+      {pmi + Environ{{"PMI_RANK", "2"}}, "PMI_RANK=2 contradicts PMI_SIZE=2"},
+      {pmi + Environ{{"MPI_LOCALNRANKS", "3"}}, "MPI_LOCALNRANKS=3 contradicts PMI_SIZE=2"},
+      {pmi + Environ{{"MPI_LOCALNRANKS", "1"}, {"IMBREX_RENDEZVOUS", "a"}}, "IMBREX_ADDRESS is not set: PMI"},
       {without(pmi, "PMI_SIZE"), "PMI_SIZE is not set"},
       {without(flux, "FLUX_JOB_SIZE"), "FLUX_JOB_SIZE is not set"},
       {without(flux, "FLUX_JOB_ID"), "neither FLUX_JOB_ID"},
-      {flux + Variables{{"FLUX_JOB_NNODES", "2"}}, "IMBREX_ADDRESS is not set: Flux has spread the ranks"},
-      {flux + Variables{{"FLUX_JOB_NNODES", "5"}}, "FLUX_JOB_NNODES=5 contradicts FLUX_JOB_SIZE=4"},
+      {flux + Environ{{"FLUX_JOB_NNODES", "2"}}, "IMBREX_ADDRESS is not set: Flux has spread the ranks"},
+      {flux + Environ{{"FLUX_JOB_NNODES", "5"}}, "FLUX_JOB_NNODES=5 contradicts FLUX_JOB_SIZE=4"},
       {{{"PMIX_RANK", "0"}, {"PMIX_NAMESPACE", "a"}}, "PMIX_RANK=0: the launcher that started this process does not"},
-      {pod + Variables{{"PMIX_RANK", "1"}}, "PMIX_RANK=1: the launcher"},
+      {pod + Environ{{"PMIX_RANK", "1"}}, "PMIX_RANK=1: the launcher"},
       {{{"PMI_ID", "1"}, {"PMI_PORT", "here:1"}}, "PMI_ID=1: the launcher"},
       {{{"PALS_RANKID", "1"}, {"PALS_APID", "7"}}, "PALS_RANKID=1: the launcher"},
-      {pod + Variables{{"WORLD_SIZE", "8"}} + ompi,
+      {pod + Environ{{"WORLD_SIZE", "8"}} + ompi,
        "RANK=0 and WORLD_SIZE=8 contradict OMPI_COMM_WORLD_RANK=1 and OMPI_COMM_WORLD_SIZE=3: unset those"},
-      {pod + Variables{{"LOCAL_RANK", "0"}} + pmi, "RANK=0 and WORLD_SIZE=1 contradict PMI_RANK=1 and PMI_SIZE=2"},
-      {Variables{{"IMBREX_RANK", "0"}, {"IMBREX_WORLD_SIZE", "1"}} + ompi,
+      {pod + Environ{{"LOCAL_RANK", "0"}} + pmi, "RANK=0 and WORLD_SIZE=1 contradict PMI_RANK=1 and PMI_SIZE=2"},
+      {Environ{{"IMBREX_RANK", "0"}, {"IMBREX_WORLD_SIZE", "1"}} + ompi,
        "IMBREX_RANK=0 and IMBREX_WORLD_SIZE=1 contradict OMPI_COMM_WORLD_RANK=1"},
-      {ompi + Variables{{"OMPI_COMM_WORLD_RANK", "0"}, {"OMPI_COMM_WORLD_SIZE", "1"}} + pmi,
+      {ompi + Environ{{"OMPI_COMM_WORLD_RANK", "0"}, {"OMPI_COMM_WORLD_SIZE", "1"}} + pmi,
        "OMPI_COMM_WORLD_SIZE=1 contradict PMI_RANK=1 and PMI_SIZE=2"},
-      {own + Variables{{"IMBREX_ADDRESS", "a:b"}}, "IMBREX_ADDRESS='a:b': port 'b' is not a number"},
-      {torch + Variables{{"LOCAL_WORLD_SIZE", "8"}}, "LOCAL_WORLD_SIZE=8 contradicts"},
+      {own + Environ{{"IMBREX_ADDRESS", "a:b"}}, "IMBREX_ADDRESS='a:b': port 'b' is not a number"},
+      {torch + Environ{{"LOCAL_WORLD_SIZE", "8"}}, "LOCAL_WORLD_SIZE=8 contradicts"},
       {without(torch, "WORLD_SIZE"), "WORLD_SIZE is not set"},
       {without(torch, "RANK"), "RANK is not set"},
       {without(without(torch, "MASTER_PORT"), "TORCHELASTIC_RUN_ID"), "MASTER_PORT"},
       {without(ompi, "OMPI_COMM_WORLD_RANK"), "OMPI_COMM_WORLD_RANK is not set"},
       {without(ompi, "OMPI_MCA_ess_base_jobid"), "PMIX_NAMESPACE"},
-      {slurm + Variables{{"SLURM_NNODES", "2"}}, "SLURM_NODELIST is not set: Slurm has spread the ranks"},
-      {slurm + Variables{{"SLURM_NNODES", "2"}, {"SLURM_NODELIST", "n[1-2"}}, "list of hosts '[1-2' lacks a ']'"},
-      {slurm + Variables{{"SLURM_STEP_NUM_NODES", "3"}}, "SLURM_STEP_NUM_NODES=3 contradicts SLURM_NTASKS=2"},
+      {slurm + Environ{{"SLURM_NNODES", "2"}}, "SLURM_NODELIST is not set: Slurm has spread the ranks"},
+      {slurm + Environ{{"SLURM_NNODES", "2"}, {"SLURM_NODELIST", "n[1-2"}}, "list of hosts '[1-2' lacks a ']'"},
+      {slurm + Environ{{"SLURM_STEP_NUM_NODES", "3"}}, "SLURM_STEP_NUM_NODES=3 contradicts SLURM_NTASKS=2"},
       {without(slurm, "SLURM_NTASKS"), "SLURM_NTASKS is not set"},
       {without(own, "IMBREX_RENDEZVOUS"), "IMBREX_RENDEZVOUS is not set: it tells this launch from others"},
       {without(slurm, "SLURM_JOB_ID"), "SLURM_JOB_ID is not set: it tells"},

@@ -24,7 +24,7 @@ using runtime::exchange_descriptors;
 using runtime::FileDescriptor;
 using runtime::SharedMemory;
 
-struct Kind {
+struct RanksBy {
   const char* name;
   int (*run)(int ranks, const WorldOptions& options, const std::function<int(World&)>& body);
 };
@@ -41,7 +41,7 @@ long open_descriptors() {
   return std::distance(std::filesystem::directory_iterator("/proc/self/fd"), std::filesystem::directory_iterator{});
 }
 
-class DescriptorExchange : public testing::TestWithParam<Kind> {};
+class DescriptorExchange : public testing::TestWithParam<RanksBy> {};
 
 TEST_P(DescriptorExchange, GivesEveryRankEveryRanksFile) {
   for (const int ranks : {1, 2, 7}) {
@@ -151,7 +151,7 @@ TEST(FileDescriptor, OwnsItsFileAndNotItsNumber) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Over, DescriptorExchange,
-                         testing::Values(Kind{"Processes", run_processes}, Kind{"Threads", run_threads}),
+                         testing::Values(RanksBy{"Processes", run_processes}, RanksBy{"Threads", run_threads}),
                          [](const auto& parameter) { return std::string(parameter.param.name); });
 
 TEST(DescriptorExchangeOfProcesses, EndsAtOnceWhenAProcessIsKilled) {

@@ -12,7 +12,8 @@
 namespace imbrex {
 namespace {
 
-using device::Fault, device::Group, device::State;
+using device::Group, device::State;
+using GpuFault = device::Fault;
 
 /// A rank's part of symmetric memory.
 struct alignas(64) Part {
@@ -28,7 +29,7 @@ class Ranks {
       : parts_(ranks), faults_(ranks), limit_ns_(limit_ns) {}
 
   Part& part(std::uint32_t rank) { return parts_[rank]; }
-  Fault& fault(std::uint32_t rank) { return faults_[rank]; }
+  GpuFault& fault(std::uint32_t rank) { return faults_[rank]; }
 
   Group group(std::uint32_t rank, std::uint32_t readers = 1) {
     Group g{};
@@ -53,11 +54,11 @@ class Ranks {
 
  private:
   std::vector<Part> parts_;
-  std::vector<Fault> faults_;
+  std::vector<GpuFault> faults_;
   std::uint64_t limit_ns_;
 };
 
-constexpr auto nowhere = [](Fault&, std::uint32_t) { ADD_FAILURE() << "nobody gives up here"; };
+constexpr auto nowhere = [](GpuFault&, std::uint32_t) { ADD_FAILURE() << "nobody gives up here"; };
 
 // Ranks hand on a token, which lies beside the counter: a rank that sees the post sees the token.
 TEST(DeviceProtocol, ATokenGoesRound) {
@@ -93,7 +94,7 @@ TEST(DeviceProtocol, AWaitIsBoundedAndEndsAllOthers) {
   // Rank 0 has two threads that wait; ranks 1 and 2 have longer limits.
   const auto wait = [&](Group g, std::uint32_t kind) {
     if (g.rank != 0) g.limit = device::ticks_of(60'000'000'000);
-    EXPECT_FALSE(device::wait_for(g, &ranks.part(g.rank).counter, 3, [&](Fault& fault, std::uint32_t seen) {
+    EXPECT_FALSE(device::wait_for(g, &ranks.part(g.rank).counter, 3, [&](GpuFault& fault, std::uint32_t seen) {
       ++said;
       fault.kind = kind;
       fault.place[0] = 7;
@@ -109,17 +110,17 @@ TEST(DeviceProtocol, AWaitIsBoundedAndEndsAllOthers) {
   }
   EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(30));
   EXPECT_EQ(said, 1);
-  device::give_up(ranks.group(0), [&](Fault&) { ++said; });  // the second of a rank says nothing
+  device::give_up(ranks.group(0), [&](GpuFault&) { ++said; });  // the second of a rank says nothing
   EXPECT_EQ(said, 1);
-  const Fault& fault = ranks.fault(0);
-  EXPECT_EQ(device::load_acquire(const_cast<const std::uint32_t*>(&fault.state)), Fault::timed_out);
+  const GpuFault& fault = ranks.fault(0);
+  EXPECT_EQ(device::load_acquire(const_cast<const std::uint32_t*>(&fault.state)), GpuFault::timed_out);
   EXPECT_TRUE(fault.kind == 5u || fault.kind == 6u);
   EXPECT_EQ(fault.place[0], 7u);
   EXPECT_EQ(fault.seen, 0xfffffffeu);
   EXPECT_EQ(fault.epoch, 11u);
   for (std::uint32_t r = 0; r < 3; ++r) EXPECT_EQ(ranks.part(r).state.abort, 1u) << r;
   for (const std::uint32_t r : {1u, 2u}) {
-    EXPECT_EQ(ranks.fault(r).state, Fault::clear);
+    EXPECT_EQ(ranks.fault(r).state, GpuFault::clear);
     EXPECT_EQ(ranks.fault(r).ended_early, 1u);
   }
 }
@@ -139,7 +140,7 @@ TEST(DeviceProtocol, ALateRankIsWaitedForAndToldOfOnce) {
       ASSERT_EQ(device::read_epoch(g), epoch);
       device::enter_epoch(g, epoch);
       for (std::uint32_t r = 0; r < g.ranks; ++r) device::post_add(g, &device::at_rank(g, &own, r)->counter, 1);
-      EXPECT_TRUE(device::wait_for<attentive>(g, &own.counter, 3 * (epoch + 1), [&](Fault& fault, std::uint32_t) {
+      EXPECT_TRUE(device::wait_for<attentive>(g, &own.counter, 3 * (epoch + 1), [&](GpuFault& fault, std::uint32_t) {
         EXPECT_EQ(fault.told, 0u);
         fault.epoch = epoch;
         fault.kind = fault.kind + 1;
@@ -147,11 +148,11 @@ TEST(DeviceProtocol, ALateRankIsWaitedForAndToldOfOnce) {
       ASSERT_TRUE(device::advance_epoch(g, epoch));
       if (g.rank == 2) continue;
       // As its host does.
-      EXPECT_EQ(g.fault->told, Fault::late);
+      EXPECT_EQ(g.fault->told, GpuFault::late);
       EXPECT_EQ(g.fault->late_and_one, 3u);
       EXPECT_EQ(g.fault->epoch, epoch);
       EXPECT_EQ(g.fault->kind, epoch + 1);
-      EXPECT_EQ(g.fault->state, Fault::clear);
+      EXPECT_EQ(g.fault->state, GpuFault::clear);
       g.fault->told = 0;
     }
   });
@@ -165,9 +166,9 @@ TEST(DeviceProtocol, ALateRankIsWaitedForUntilTheEntryLimit) {
   device::enter_epoch(ranks.group(2), 0);
   device::enter_epoch(g, 0);
   const std::uint64_t begin = device::now_ns();
-  EXPECT_FALSE(device::wait_for<attentive>(g, &ranks.part(0).counter, 1, [](Fault&, std::uint32_t) {}));
+  EXPECT_FALSE(device::wait_for<attentive>(g, &ranks.part(0).counter, 1, [](GpuFault&, std::uint32_t) {}));
   EXPECT_GE(device::now_ns() - begin, 400'000'000u);
-  EXPECT_EQ(ranks.fault(0).state, Fault::never_entered);
+  EXPECT_EQ(ranks.fault(0).state, GpuFault::never_entered);
   EXPECT_EQ(ranks.fault(0).late_and_one, 2u);
   for (std::uint32_t r = 0; r < 3; ++r) EXPECT_EQ(ranks.part(r).state.abort, 1u) << r;
 }
@@ -189,11 +190,11 @@ TEST(DeviceProtocol, ALostPostEndsAWaitWhereAllHaveEntered) {
       device::enter_epoch(ranks.group(1), epoch);
     });
     if (!late) peer.join();
-    EXPECT_FALSE(device::wait_for<attentive>(g, &ranks.part(0).counter, 1, [](Fault&, std::uint32_t) {}));
+    EXPECT_FALSE(device::wait_for<attentive>(g, &ranks.part(0).counter, 1, [](GpuFault&, std::uint32_t) {}));
     EXPECT_GE(device::now_ns() - begin, late ? 1'150'000'000u : 200'000'000u);
     EXPECT_LT(device::now_ns() - begin, 30'000'000'000u);
-    EXPECT_EQ(ranks.fault(0).state, Fault::timed_out);
-    EXPECT_EQ(ranks.fault(0).told, late ? std::uint32_t{Fault::late} : 0u);
+    EXPECT_EQ(ranks.fault(0).state, GpuFault::timed_out);
+    EXPECT_EQ(ranks.fault(0).told, late ? std::uint32_t{GpuFault::late} : 0u);
   }
 }
 
@@ -206,9 +207,9 @@ TEST(DeviceProtocol, AWaitIsBoundedWhereItsCountOfPollsWraps) {
     const std::uint64_t begin = device::now_ns();
     // The test's own bound, far above the limit: what waits for ever fails and does not hang.
     while (device::now_ns() - begin < std::uint64_t{20'000'000'000}) {
-      if (polls.left(g, [&](Fault& fault) { fault.kind = 3, ++said; })) continue;
+      if (polls.left(g, [&](GpuFault& fault) { fault.kind = 3, ++said; })) continue;
       EXPECT_GE(device::now_ns() - begin, limit_ns);
-      EXPECT_EQ(ranks.fault(0).state, Fault::timed_out);
+      EXPECT_EQ(ranks.fault(0).state, GpuFault::timed_out);
       EXPECT_EQ(said, 1);
       return true;
     }
@@ -228,10 +229,10 @@ TEST(DeviceProtocol, TheLookThatStartsTheClockEndsNoWait) {
   Ranks ranks(1, 0);
   const Group g = ranks.group(0);
   device::BoundedPolls<device::Cadence{.pause = 0, .look = 1, .ask = 1}> polls;
-  EXPECT_TRUE(polls.left(g, [](Fault&) { ADD_FAILURE() << "no time has passed"; }));
+  EXPECT_TRUE(polls.left(g, [](GpuFault&) { ADD_FAILURE() << "no time has passed"; }));
   std::this_thread::sleep_for(std::chrono::milliseconds(10));
-  EXPECT_FALSE(polls.left(g, [](Fault&) {}));
-  EXPECT_EQ(ranks.fault(0).state, Fault::timed_out);
+  EXPECT_FALSE(polls.left(g, [](GpuFault&) {}));
+  EXPECT_EQ(ranks.fault(0).state, GpuFault::timed_out);
 }
 
 // The host's word is seen, too, after the count has wrapped.
@@ -239,12 +240,12 @@ TEST(DeviceProtocol, TheHostsWordEndsAWaitWhoseCountHasWrapped) {
   Ranks ranks(1);
   const Group g = ranks.group(0);
   device::BoundedPolls<device::Cadence{.pause = 0}, std::uint16_t> polls;
-  const auto no_one = [](Fault&) { ADD_FAILURE() << "nobody gives up here"; };
+  const auto no_one = [](GpuFault&) { ADD_FAILURE() << "nobody gives up here"; };
   for (int i = 0; i < 200'000; ++i) ASSERT_TRUE(polls.left(g, no_one));
   device::write_down(ranks.fault(0).abort, 1);
   int more = 0;
   while (polls.left(g, no_one)) ASSERT_LT(++more, 70'000);
-  EXPECT_EQ(ranks.fault(0).state, Fault::clear);
+  EXPECT_EQ(ranks.fault(0).state, GpuFault::clear);
 }
 
 // A host that knows of a loss ends the waits of its rank, and by these those of all others, whose hosts know nothing.
@@ -259,7 +260,7 @@ TEST(DeviceProtocol, TheHostsWordReachesAllRanks) {
     EXPECT_TRUE(device::given_up(g));
   });
   for (std::uint32_t r = 0; r < 3; ++r) {
-    EXPECT_EQ(ranks.fault(r).state, Fault::clear);
+    EXPECT_EQ(ranks.fault(r).state, GpuFault::clear);
     EXPECT_EQ(ranks.fault(r).ended_early, 1u);
   }
 }
@@ -286,11 +287,11 @@ TEST(DeviceProtocol, ACadenceSaysWhenTheHostIsAsked) {
   constexpr device::Cadence cadence{.pause = 0, .look = 64, .ask = 1024};
   std::uint32_t polls = 0;
   EXPECT_FALSE(device::wait_until<cadence>(
-      ranks.group(0), [&] { return ++polls == 0; }, [](Fault&) {}));
+      ranks.group(0), [&] { return ++polls == 0; }, [](GpuFault&) {}));
   EXPECT_EQ(polls, 1024u);
   polls = 0;  // a rank's own word is looked at more often
   EXPECT_FALSE(device::wait_until<cadence>(
-      ranks.group(1), [&] { return ++polls == 0; }, [](Fault&) {}));
+      ranks.group(1), [&] { return ++polls == 0; }, [](GpuFault&) {}));
   EXPECT_EQ(polls, 64u);
 }
 

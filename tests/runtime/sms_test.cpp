@@ -20,7 +20,7 @@ using runtime::collective_blocks;
 using runtime::look_up_blocks;
 using runtime::Seat;
 
-std::string refusal(const std::function<void()>& call) {
+std::string refusal_of_sms(const std::function<void()>& call) {
   try {
     call();
   } catch (const Error& error) {
@@ -80,7 +80,7 @@ std::vector<Seat> seats(const std::vector<int>& sms) {
 
 TEST(SmsForOthers, AGpuHasMore) {
   const auto expect = [](const std::vector<int>& sms, int ranks_per_gpu, int k) {
-    return refusal([&] { runtime::expect_sms(seats(sms), ranks_per_gpu, k); });
+    return refusal_of_sms([&] { runtime::expect_sms(seats(sms), ranks_per_gpu, k); });
   };
   EXPECT_EQ(expect({132, 132}, 1, 131), "");
   EXPECT_EQ(expect({132, 132}, 4, 128), "");
@@ -94,9 +94,9 @@ TEST(SmsForOthers, AGpuHasMore) {
 }
 
 TEST(SmsForOthers, AreTheSameOnEveryRank) {
-  EXPECT_EQ(refusal([] { runtime::expect_same_sms(std::vector{7}); }), "");
-  EXPECT_EQ(refusal([] { runtime::expect_same_sms(std::vector{7, 7, 7}); }), "");
-  EXPECT_EQ(refusal([] {
+  EXPECT_EQ(refusal_of_sms([] { runtime::expect_same_sms(std::vector{7}); }), "");
+  EXPECT_EQ(refusal_of_sms([] { runtime::expect_same_sms(std::vector{7, 7, 7}); }), "");
+  EXPECT_EQ(refusal_of_sms([] {
               runtime::expect_same_sms(std::vector{16, 16, 32, 8});
             }),
             "sms_for_others is 16 on rank 0 and 32 on rank 2: it must be the same on every rank");
@@ -109,7 +109,7 @@ std::vector<std::string> outcomes(const std::vector<int>& asked) {
   std::vector<std::jthread> threads;
   for (std::size_t rank = 0; rank < asked.size(); ++rank)
     threads.emplace_back([&, rank] {
-      all[rank] = refusal([&] {
+      all[rank] = refusal_of_sms([&] {
         const WorldOptions options{.heap_bytes = 1 << 16, .wait_limit = 20, .sms_for_others = asked[rank]};
         const auto world = World::connect(id, static_cast<int>(rank), static_cast<int>(asked.size()), options);
         EXPECT_EQ(world->options().sms_for_others, asked[rank]);
@@ -130,7 +130,7 @@ TEST(SmsForOthers, AreNotNegative) {
   const std::string negative = "sms_for_others = -1: it must be 0 or more";
   EXPECT_EQ(outcomes({-1}), std::vector{negative});
   const WorldOptions options{.heap_bytes = 1 << 16, .wait_limit = 20, .sms_for_others = -1};
-  EXPECT_EQ(refusal([&] { run_threads(2, options, [](World&) { return 0; }); }), negative);
+  EXPECT_EQ(refusal_of_sms([&] { run_threads(2, options, [](World&) { return 0; }); }), negative);
 }
 
 }  // namespace
