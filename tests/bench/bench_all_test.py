@@ -55,11 +55,8 @@ def processes_marked(mark):
 def side_by_side(check, cases):
     """What fails in any of them: they mostly wait, each for processes of its own."""
     with concurrent.futures.ThreadPoolExecutor(len(cases)) as pool:
-        running = []
-        for case in cases:
-            running.append((case, pool.submit(check, case)))
-            time.sleep(1)  # Pythons that start at one moment are slow to start
-        return [f"{case}: {one.exception()!r}" for case, one in running if one.exception()]
+        running = {case: pool.submit(check, case) for case in cases}
+        return [f"{case}: {one.exception()!r}" for case, one in running.items() if one.exception()]
 
 
 class Case(unittest.TestCase):
@@ -247,7 +244,7 @@ class Running(Case):
             out = self.folder / f"out{seed}"
             many = stand_in.several(count, seed, 0.2)
             known, mark = {}, f"mark-{seed}-{os.getpid()}"
-            # Some come before it, some behind it; the runs that are killed never get past it.
+            # Half of the others come first; the runs that are killed never get past it.
             many.append(stand_in.measurement("family", 0.3, "family", expected=0.3, weight=0.5))
             for _ in range(6):
                 process = subprocess.Popen(self.command(many, out=out), stdout=subprocess.DEVNULL, env={**os.environ, "MARK": mark})
