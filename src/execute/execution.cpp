@@ -25,6 +25,8 @@ void Execution::check() {}
 
 CodecReport Execution::codec_report() { return {}; }
 
+std::int64_t Execution::take_misfits(Misfits) { return 0; }
+
 void Execution::synchronize(CudaStream) { refuse_stream(); }
 
 std::unique_ptr<Execution> Executor::prepare(const Plan& plan) { return prepare(std::make_shared<const Plan>(plan)); }

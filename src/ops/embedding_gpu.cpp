@@ -6,8 +6,7 @@
 #include <vector>
 
 #include "base/check.hpp"
-#include "execute/cuda/calls_and_outputs.hpp"
-#include "execute/cuda/embedding/misfits.hpp"
+#include "execute/cuda/embedding/table_update.hpp"
 #include "imbrex/collectives.hpp"
 #include "ops/embedding_backend.hpp"
 #include "plan/task_stream.hpp"
@@ -101,7 +100,7 @@ class GpuEmbedding final : public EmbeddingBackend {
 
   std::int64_t take_ignored() override {
     std::int64_t ignored = 0;
-    for (auto& [batch, execution] : executions_) ignored += cuda::take_misfits(*execution, shape_.misfits);
+    for (auto& [batch, execution] : executions_) ignored += execution->take_misfits(shape_.misfits);
     if (exchange_) exchange_->synchronize();
     if (update_) ignored += update_->take_misfits(shape_.misfits);
     return ignored;

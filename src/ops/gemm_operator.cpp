@@ -14,7 +14,6 @@
 #include "choose/choose.hpp"
 #include "choose/choose_gpu.hpp"
 #include "execute/cpu/pooled_plans.hpp"
-#include "execute/cuda/calls_and_outputs.hpp"
 #include "execute/operands.hpp"
 #include "execute/terms.hpp"
 #include "imbrex/advanced/execute.hpp"
@@ -187,7 +186,7 @@ struct GemmOperator::State {
   Execution& execution() { return on_gpus ? on_gpus->any() : *on_host; }
 
   // Whether some call of the world was captured.
-  bool captured() const { return on_gpus && gpus->executor != nullptr && cuda::has_captures(*gpus->executor); }
+  bool captured() const { return on_gpus && gpus->executor != nullptr && gpus->executor->has_captures(); }
 
   // On the CPU. The execution of another M may be gone when somebody asks for the report.
   Report run_here(const Addresses& addresses) {

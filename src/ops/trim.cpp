@@ -4,7 +4,6 @@
 
 #include "base/check.hpp"
 #include "collectives/backend.hpp"
-#include "execute/cuda/calls_and_outputs.hpp"
 #include "imbrex/ops.hpp"
 #include "ops/world_gpus.hpp"
 #include "runtime/agreement.hpp"
@@ -22,7 +21,7 @@ const ops::WorldGpus* gpus_there(World& world) {
 }
 
 // Null where the world's operators have no GPUs.
-Executor* executor_there(World& world) {
+cuda::WorldExecutor* executor_there(World& world) {
   const auto* gpus = gpus_there(world);
   return gpus != nullptr ? gpus->executor.get() : nullptr;
 }
@@ -47,7 +46,7 @@ void agree_in_step(World& world, const std::function<runtime::Terms()>& ask) {
 
 // What is there already stays as it is.
 void restore_parts(World& world) {
-  if (Executor* executor = executor_there(world)) cuda::restore(*executor);
+  if (cuda::WorldExecutor* executor = executor_there(world)) executor->restore();
   collectives::restore_gpus(world);
 }
 
@@ -62,18 +61,18 @@ void ops::expect_restored(const runtime::Calls& calls, CudaStream stream, int gp
 }
 
 void trim(World& world) {
-  Executor* const executor = executor_there(world);
+  cuda::WorldExecutor* const executor = executor_there(world);
   const bool collectives_there = collectives::are_on_gpus(world);
   agree_in_step(world, [&] {
     const int sharing = executor != nullptr || collectives_there ? sharing_one_gpu(world) : 1;
     IMBREX_EXPECTS(sharing == 1, "trim: {} ranks share each GPU; it takes a GPU for each rank", sharing);
-    if (executor != nullptr) cuda::await_calls(*executor);
+    if (executor != nullptr) executor->await_calls();
     return runtime::Terms("a trim").add("operators on GPUs", executor != nullptr).add("collectives", collectives_there);
   });
   if (executor == nullptr && !collectives_there) return;
   // First: where only a part can be trimmed, that one comes back.
   runtime::calls_of(world).set_prelude([&world] { restore_parts(world); });
-  if (executor != nullptr) cuda::trim(*executor);
+  if (executor != nullptr) executor->trim();
   collectives::trim_gpus(world);
 }
 

@@ -11,7 +11,6 @@
 #include "base/check.hpp"
 #include "base/fixed_text.hpp"
 #include "choose/card.hpp"
-#include "execute/cuda/calls_and_outputs.hpp"
 #include "execute/cuda/refusal.hpp"
 #include "plan/problem.hpp"
 #include "plan/task_stream.hpp"
@@ -208,7 +207,7 @@ void WorldGpus::prepare_any_m(World& world, GpuOperation& operation) {
     for (const auto& weak : operations)
       if (const auto other = weak.lock(); other != nullptr && other->by_size) other->by_size->clear();
   };
-  operation.plans = cuda::pool_plans(*executor, survey, table_bytes(), drop);
+  operation.plans = executor->pool(survey, table_bytes(), drop);
   operation.by_size.emplace(
       [this, &operation](std::int64_t m) {
         try {
@@ -288,7 +287,7 @@ std::shared_ptr<GpuOperation> WorldGpus::operation_of_any_m(World& world, const 
 
 LentOutput::LentOutput(WorldGpus& gpus, std::uint64_t place, std::size_t bytes) {
   if (place == 0) return;
-  const std::shared_ptr<void> there(std::shared_ptr<void>(), cuda::output_at(*gpus.executor, place));
+  const std::shared_ptr<void> there(std::shared_ptr<void>(), gpus.executor->output_at(place));
   memory_ = std::make_unique<runtime::DeviceMemory>(bytes, there);
   before_.resize(bytes);
   memory_->download(before_.data());
@@ -317,7 +316,7 @@ std::shared_ptr<WorldGpus> gpus_of(World& world, const CudaOptions& options) {
     made->leads = world.rank() == 0;
     if (made->leads && made->refusal.empty()) say_unknown(made->gpus);
     if (made->refusal.empty()) {
-      made->executor = make_cuda_executor(world, options);
+      made->executor = cuda::make_world_executor(world, options);
       made->own_gpu = runtime::current_gpu();
     }
     kept = std::move(made);

@@ -10,6 +10,7 @@
 
 #include "choose/choose_gpu.hpp"
 #include "execute/cuda/pooled_plans.hpp"
+#include "execute/cuda/world_executor.hpp"
 #include "imbrex/advanced/execute.hpp"
 #include "imbrex/world.hpp"
 #include "ops/plans_by_size.hpp"
@@ -66,8 +67,8 @@ struct WorldGpus {
   choose::GpuKind gpus;  ///< all ranks'
   bool leads = false;    ///< this is rank 0, which notes sizes without a tuning entry
   CudaOptions options;
-  std::unique_ptr<Executor> executor;  ///< null where refused
-  int own_gpu = -1;                    ///< number of this rank's, where there is an executor
+  std::unique_ptr<cuda::WorldExecutor> executor;  ///< null where refused
+  int own_gpu = -1;                               ///< number of this rank's, where there is an executor
   std::vector<std::weak_ptr<GpuOperation>> operations;
 
   /// Collective. The operation that exists, or a new one, by rank 0's choice of a plan. Throws Error(invalid_input)

@@ -139,27 +139,25 @@ std::string HostWorld::host_name(int host) const {
   return links_ ? links_->host_name(links_->roster().ranks_of(host).front()) : own_host_name();
 }
 
+HostWorld& host_world(World& world) { return dynamic_cast<HostWorld&>(world); }
+
 void put_word(World& world, int rank, std::size_t offset, std::uint64_t value) {
-  dynamic_cast<HostWorld&>(world).links()->put_word(rank, offset, value);
+  host_world(world).links()->put_word(rank, offset, value);
 }
 
 std::string own_address(World& world) {
-  const Links* const links = dynamic_cast<HostWorld&>(world).links();
+  const Links* const links = host_world(world).links();
   return links ? links->own_address() : "127.0.0.1";
 }
 
-bool has_failed(World& world) noexcept { return dynamic_cast<HostWorld&>(world).control().has_failed(); }
+bool has_failed(World& world) noexcept { return host_world(world).control().has_failed(); }
 
-void enter(World& world, Counted counted, std::uint32_t count) {
-  dynamic_cast<HostWorld&>(world).control().enter(counted, count);
-}
+void enter(World& world, Counted counted, std::uint32_t count) { host_world(world).control().enter(counted, count); }
 
-std::vector<int> late_ranks(World& world, Counted counted) {
-  return dynamic_cast<HostWorld&>(world).control().late(counted);
-}
+std::vector<int> late_ranks(World& world, Counted counted) { return host_world(world).control().late(counted); }
 
 void tell_late(World& world, const std::vector<int>& late, std::string_view what) noexcept {
-  dynamic_cast<HostWorld&>(world).tell_late(late, what);
+  host_world(world).tell_late(late, what);
 }
 
 // A wait tells only after the wait limit: a word that is not as old was of the same lateness.
@@ -179,13 +177,13 @@ void HostWorld::tell_late(const std::vector<int>& late, std::string_view what) n
 } catch (...) {  // the wait goes on without words
 }
 
-Calls& calls_of(World& world) { return dynamic_cast<HostWorld&>(world).calls(); }
+Calls& calls_of(World& world) { return host_world(world).calls(); }
 
-std::shared_ptr<void>& attachment(World& world) { return dynamic_cast<HostWorld&>(world).attachment(); }
+std::shared_ptr<void>& attachment(World& world) { return host_world(world).attachment(); }
 
-std::shared_ptr<void>& stream_order_slot(World& world) { return dynamic_cast<HostWorld&>(world).stream_order(); }
+std::shared_ptr<void>& stream_order_slot(World& world) { return host_world(world).stream_order(); }
 
-std::shared_ptr<void>& collectives_slot(World& world) { return dynamic_cast<HostWorld&>(world).collectives(); }
+std::shared_ptr<void>& collectives_slot(World& world) { return host_world(world).collectives(); }
 
 bool HostWorld::is_own() const noexcept { return getpid() == pid_; }
 

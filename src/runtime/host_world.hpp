@@ -90,6 +90,9 @@ class HostWorld final : public World {
   std::shared_ptr<void> stream_order_, collectives_, attachment_;
 };
 
+/// Every world is one.
+HostWorld& host_world(World& world);
+
 /// Stores 8 bytes at an offset, a multiple of 8, of the heap of a rank on another host, behind what was stored there so
 /// before. Nothing is heard of a rank that has gone.
 void put_word(World& world, int rank, std::size_t offset, std::uint64_t value);

@@ -23,7 +23,7 @@ std::uint64_t own_process() {
 }
 
 bool shares_process(World& world) {
-  const Control& control = dynamic_cast<HostWorld&>(world).control();
+  const Control& control = host_world(world).control();
   for (int rank = 0; rank < world.size(); ++rank)
     if (rank != world.rank() && control.process(rank) == own_process()) return true;
   return false;

@@ -12,7 +12,7 @@
 #include "embedding/on_device.hpp"
 #include "embedding/rows.hpp"
 #include "embedding/update.hpp"
-#include "execute/cuda/embedding/misfits.hpp"
+#include "execute/cuda/embedding/table_update.hpp"
 #include "execute/cuda/lanes/graph.hpp"
 #include "imbrex/error.hpp"
 #include "support/random_plan.hpp"

@@ -170,7 +170,7 @@ TEST(AnyM, NeedsNoCollectiveSetUpInAThousandCalls) {
 
 // The first byte of the heap that was never used. Asking takes 256 bytes.
 std::size_t first_unused(World& world) {
-  runtime::HostHeap& heap = dynamic_cast<runtime::HostWorld&>(world).host_heap();
+  runtime::HostHeap& heap = runtime::host_world(world).host_heap();
   const std::size_t offset = heap.allocate_unused(1);
   heap.release(offset);
   return offset;

@@ -14,6 +14,7 @@
 #include "imbrex/machine.hpp"
 #include "imbrex/options.hpp"
 #include "imbrex/plan.hpp"
+#include "imbrex/tables.hpp"
 #include "imbrex/timeline.hpp"
 
 namespace imbrex {
@@ -96,6 +97,11 @@ class Execution {
   /// This rank's part of what the last epoch's collectives through codecs did, once it is complete: its errors and
   /// counts are those of what this rank summed. All zero where there were none.
   virtual CodecReport codec_report();
+
+  /// Of lookups on GPUs, whose indices come with the calls: waits for the calls, and counts this rank's indices since
+  /// the last time that name no row of their table. Throws Error(invalid_input) for them where `misfits` refuses them.
+  /// 0 from other executions.
+  virtual std::int64_t take_misfits(Misfits misfits);
 
   /// Throws Error(runtime_failure) as run does, if an epoch that was queued is known to have failed. Waits for no
   /// epoch; after a failure a few seconds, for what is under way to end.

@@ -21,7 +21,7 @@ HeapPlace::~HeapPlace() {
 
 std::size_t HeapPlace::allocate(std::size_t bytes) {
   offsets_.reserve(offsets_.size() + 1);
-  offsets_.push_back(open_ ? dynamic_cast<runtime::HostWorld&>(world_).host_heap().allocate_unused(bytes)
+  offsets_.push_back(open_ ? runtime::host_world(world_).host_heap().allocate_unused(bytes)
                            : world_.heap().allocate(bytes));
   return offsets_.back();
 }

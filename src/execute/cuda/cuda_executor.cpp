@@ -5,15 +5,14 @@
 #include <optional>
 
 #include "base/check.hpp"
-#include "execute/cuda/calls_and_outputs.hpp"
 #include "execute/cuda/lanes/cuda_execution.hpp"
 #include "execute/cuda/lanes/cuda_pool.hpp"
 #include "execute/cuda/lanes/lane_plan.hpp"
 #include "execute/cuda/lanes/libraries.hpp"
 #include "execute/cuda/libraries/library_translate.hpp"
-#include "execute/cuda/pooled_plans.hpp"
 #include "execute/cuda/refusal.hpp"
 #include "execute/cuda/work_on_gpu.hpp"
+#include "execute/cuda/world_executor.hpp"
 #include "execute/peer_access.hpp"
 #include "execute/terms.hpp"
 #include "plan/operand_buffers.hpp"
@@ -25,7 +24,7 @@
 namespace imbrex {
 namespace {
 
-class CudaExecutor final : public Executor {
+class CudaExecutor final : public cuda::WorldExecutor {
  public:
   CudaExecutor(World& world, const CudaOptions& options)
       : world_(world),
@@ -63,7 +62,7 @@ class CudaExecutor final : public Executor {
   }
 
   std::unique_ptr<cuda::PooledPlans> pool(const std::function<std::vector<cuda::PlanToRun>()>& survey,
-                                          std::size_t table_bytes, const std::function<void()>& drop) {
+                                          std::size_t table_bytes, const std::function<void()>& drop) override {
     Type type{};
     cuda::PoolNeeds needs;
     std::vector<cuda::LanePlan> by_libraries;
@@ -109,24 +108,24 @@ class CudaExecutor final : public Executor {
     return {heap_.handle().at(world_.rank(), offset), [this, offset](void*) { release(offset); }};
   }
 
-  bool has_captures() { return calls_.captured(); }
+  bool has_captures() override { return calls_.captured(); }
 
-  void await_calls() {
+  void await_calls() override {
     await_replays();
     calls_.drain();
   }
 
-  void trim() {
+  void trim() override {
     const std::lock_guard guard(calls_.lock());
     heap_.trim(world_);
   }
 
-  void restore() {
+  void restore() override {
     const std::lock_guard guard(calls_.lock());
     heap_.restore(world_);
   }
 
-  void* output_at(std::uint64_t place) const { return heap_.handle().at(world_.rank(), place - 1); }
+  void* output_at(std::uint64_t place) const override { return heap_.handle().at(world_.rank(), place - 1); }
 
  private:
   class Pooled final : public cuda::PooledPlans {
@@ -323,23 +322,7 @@ cuda::QueuedCall::QueuedCall(World& world, int gpu, CudaStream stream)
 
 void cuda::QueuedCall::end() { order_->leave(static_cast<cudaStream_t>(stream_)); }
 
-void* cuda::output_at(Executor& executor, std::uint64_t place) {
-  return dynamic_cast<CudaExecutor&>(executor).output_at(place);
-}
-
-void cuda::await_calls(Executor& executor) { dynamic_cast<CudaExecutor&>(executor).await_calls(); }
-void cuda::trim(Executor& executor) { dynamic_cast<CudaExecutor&>(executor).trim(); }
-void cuda::restore(Executor& executor) { dynamic_cast<CudaExecutor&>(executor).restore(); }
-
-bool cuda::has_captures(Executor& executor) { return dynamic_cast<CudaExecutor&>(executor).has_captures(); }
-
-std::unique_ptr<cuda::PooledPlans> cuda::pool_plans(Executor& executor,
-                                                    const std::function<std::vector<PlanToRun>()>& survey,
-                                                    std::size_t table_bytes, const std::function<void()>& drop) {
-  return dynamic_cast<CudaExecutor&>(executor).pool(survey, table_bytes, drop);
-}
-
-std::unique_ptr<Executor> make_cuda_executor(World& world, const CudaOptions& given) {
+std::unique_ptr<cuda::WorldExecutor> cuda::make_world_executor(World& world, const CudaOptions& given) {
   runtime::expect_one_host(world, "an executor on GPUs");
   CudaOptions options = given;
   options.ranks_per_gpu = runtime::ranks_per_gpu_of(world, given.ranks_per_gpu);
@@ -351,6 +334,10 @@ std::unique_ptr<Executor> make_cuda_executor(World& world, const CudaOptions& gi
     return terms;
   });
   return std::make_unique<CudaExecutor>(world, options);
+}
+
+std::unique_ptr<Executor> make_cuda_executor(World& world, const CudaOptions& options) {
+  return cuda::make_world_executor(world, options);
 }
 
 }  // namespace imbrex

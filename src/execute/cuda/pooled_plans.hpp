@@ -1,10 +1,8 @@
 // Plans that the operators of a world run one after another on GPUs, each made ready without the other ranks.
 #pragma once
 
-#include <functional>
 #include <memory>
 #include <string>
-#include <vector>
 
 #include "imbrex/advanced/execute.hpp"
 #include "plan/strategies/candidate.hpp"
@@ -38,14 +36,5 @@ class PooledPlans {
   /// Throws Error(invalid_input) while the stream is captured: a plan is not prepared then.
   virtual void expect_uncaptured(CudaStream stream, std::int64_t m) const = 0;
 };
-
-/// Collective, all or none: memory, kernels and communicators for the plans that `survey` names, of one type, and for
-/// smaller ones. All plans of an executor, one of make_cuda_executor, work in one memory, which is as large as the
-/// largest needs. Where there is too little, `drop` is called on every rank: it ends all executions that were prepared,
-/// which are then prepared anew; graphs that hold calls of theirs stay good. Tables of plans have `table_bytes` at
-/// least, of all that the executor runs. The executor outlives what is returned.
-/// Throws as Executor::prepare; then the memory is as it was, and what was dropped can be prepared again.
-std::unique_ptr<PooledPlans> pool_plans(Executor& executor, const std::function<std::vector<PlanToRun>()>& survey,
-                                        std::size_t table_bytes, const std::function<void()>& drop);
 
 }  // namespace imbrex::cuda

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <string>
 
@@ -36,15 +35,9 @@ class BlockSteps {
 
   /// Queues a block that WorkOnGpu::refusal_of_step takes; `to` is where its first store begins.
   virtual void launch(const Block& block, void* to, const Addresses& operands, CudaStream stream) = 0;
-};
 
-/// An execution that holds such steps.
-class HoldsBlockSteps {
- public:
-  virtual ~HoldsBlockSteps() = default;
-
-  /// Waits for the calls; then calls visit(steps, the stream where they ran) with those of that kind, if there are any.
-  virtual void visit_steps(WorkKind kind, const std::function<void(BlockSteps&, CudaStream)>& visit) = 0;
+  /// As Execution::take_misfits, of blocks that are over or on `stream`.
+  virtual std::int64_t take_misfits(Misfits, CudaStream) { return 0; }
 };
 
 /// Without CUDA, what makes something is null.

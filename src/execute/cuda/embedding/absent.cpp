@@ -1,7 +1,7 @@
 // A build without CUDA.
 #include "execute/cuda/embedding/bags_on_gpu.hpp"
 #include "execute/cuda/embedding/look_up_plan.hpp"
-#include "execute/cuda/embedding/misfits.hpp"
+#include "execute/cuda/embedding/table_update.hpp"
 #include "imbrex/error.hpp"
 
 namespace imbrex::cuda {

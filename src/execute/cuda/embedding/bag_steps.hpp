@@ -6,11 +6,11 @@
 #include <vector>
 
 #include "embedding/cuda/cuda_look_up.hpp"
-#include "execute/cuda/embedding/misfits.hpp"
+#include "execute/cuda/work_on_gpu.hpp"
 
 namespace imbrex::cuda {
 
-class BagSteps final : public BagBlocks {
+class BagSteps final : public BlockSteps {
  public:
   /// As WorkOnGpu::make_steps.
   BagSteps(const Plan& plan, int rank, std::int64_t pitch);

@@ -15,7 +15,6 @@
 #include "embedding/cuda/cuda_look_up.hpp"
 #include "execute/cuda/embedding/ends.hpp"
 #include "execute/cuda/embedding/look_up_plan.hpp"
-#include "execute/cuda/embedding/misfits.hpp"
 #include "execute/cuda/lanes/kernel_execution.hpp"
 #include "plan/bags.hpp"
 #include "problem/embedding.hpp"
@@ -24,7 +23,7 @@
 
 namespace imbrex::cuda {
 
-class LookUpExecution final : public KernelExecution, public FindsMisfits {
+class LookUpExecution final : public KernelExecution {
  public:
   /// Collective. The device is selected; `heap`, `calls` and `faults` outlive the execution.
   LookUpExecution(World& world, runtime::CudaHeap& heap, StreamCalls& calls, runtime::FaultPool& faults, int device,

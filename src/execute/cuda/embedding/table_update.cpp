@@ -5,7 +5,7 @@
 #include "base/check.hpp"
 #include "embedding/cuda/cuda_update.hpp"
 #include "embedding/same_table.hpp"
-#include "execute/cuda/embedding/misfits.hpp"
+#include "execute/cuda/embedding/table_update.hpp"
 #include "runtime/cuda/asks_during_captures.hpp"
 #include "runtime/cuda/check.hpp"
 

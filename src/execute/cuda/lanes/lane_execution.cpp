@@ -326,13 +326,13 @@ CodecReport LaneExecution::codec_report() {
   return steps_->codec_report();
 }
 
-void LaneExecution::visit_steps(WorkKind kind, const std::function<void(BlockSteps&, CudaStream)>& visit) {
+std::int64_t LaneExecution::take_misfits(Misfits misfits) {
   await_replays(libraries_->device());
   const std::lock_guard guard(calls().lock());
   IMBREX_CUDA_TRY(cudaSetDevice(libraries_->device()));
   calls().follow(stream());
   await(stream());
-  if (BlockSteps* steps = steps_->blocks(kind)) visit(*steps, stream());
+  return steps_->take_misfits(misfits, stream());
 }
 
 std::vector<Span> LaneExecution::spans() {

@@ -26,7 +26,7 @@
 
 namespace imbrex::cuda {
 
-class LaneExecution final : public StreamExecution, public HoldsBlockSteps {
+class LaneExecution final : public StreamExecution {
  public:
   /// What executions that take turns share.
   struct Turn {
@@ -51,7 +51,7 @@ class LaneExecution final : public StreamExecution, public HoldsBlockSteps {
   cudaStream_t stream() const override { return kernel_ != nullptr ? kernel_->stream() : streams_.front(); }
   std::string_view kernel_name() const override { return kernel_ != nullptr ? kernel_->kernel_name() : library_name; }
   CodecReport codec_report() override;
-  void visit_steps(WorkKind kind, const std::function<void(BlockSteps&, CudaStream)>& visit) override;
+  std::int64_t take_misfits(Misfits misfits) override;
 
  private:
   using Clock = std::chrono::steady_clock;

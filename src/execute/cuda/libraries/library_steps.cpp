@@ -125,9 +125,10 @@ void LibrarySteps::make_blocks() {
   }
 }
 
-BlockSteps* LibrarySteps::blocks(WorkKind kind) const {
-  const auto found = blocks_.find(kind);
-  return found == blocks_.end() ? nullptr : found->second.get();
+std::int64_t LibrarySteps::take_misfits(Misfits misfits, cudaStream_t stream) const {
+  std::int64_t found = 0;
+  for (const auto& [kind, steps] : blocks_) found += steps->take_misfits(misfits, stream);
+  return found;
 }
 
 CodecReport LibrarySteps::codec_report() const {

@@ -34,8 +34,8 @@ class LibrarySteps {
   /// As Execution::codec_report; what was launched is complete.
   CodecReport codec_report() const;
 
-  /// The steps that are blocks of that kind; null without any.
-  BlockSteps* blocks(WorkKind kind) const;
+  /// As Execution::take_misfits, of what is over or on `stream`.
+  std::int64_t take_misfits(Misfits misfits, cudaStream_t stream) const;
 
   /// Keeps the memory from being freed, which would wait for the device.
   void leak();
