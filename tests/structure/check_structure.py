@@ -36,6 +36,8 @@ WRITER = "src/base/files/file.cpp"
 DANGLING = re.compile(r"\bO[f]\b")
 GETENV = re.compile(r"\b(secure_)?getenv\s*\(")
 SETENV = re.compile(r"\b(setenv|unsetenv|putenv|clearenv)\s*\(")
+DOWN_CAST = re.compile(r"\bdynamic_cast\s*<")
+CASTER = "src/runtime/host_world.cpp"  # every World is one class, which its users do not see
 SETTER = "src/jobs/nccl_environment.cpp"  # the program's: the library leaves its user's environment as it is
 
 
@@ -181,6 +183,13 @@ def check_foreign(root):
     return faults
 
 
+def check_casts(root):
+    """What the library asks of an object is in its interface."""
+    return [f"{path.relative_to(root)}: has a dynamic_cast; only {CASTER} may"
+            for folder in ("include", "src") for path in files(root, folder)
+            if path.suffix in CODE and str(path.relative_to(root)) != CASTER and DOWN_CAST.search(without_comments(text_of(path)))]
+
+
 def check_narrowing(root):
     """Numbers that a plan decides go through base::narrow, which checks them, or base::wrapped, which says why not."""
     return [f"{path.relative_to(root)}:{number}: casts to 32 bits or fewer; base::narrow checks that the value fits"
@@ -232,7 +241,7 @@ def check_listed(root):
             if path.suffix in (".cpp", ".cu", ".c") and path.resolve() not in listed]
 
 
-CHECKS = [check_rooms, check_arrows, check_foreign, check_narrowing, check_writers, check_sizes, check_sentences, check_listed]
+CHECKS = [check_rooms, check_arrows, check_foreign, check_casts, check_narrowing, check_writers, check_sizes, check_sentences, check_listed]
 
 
 def main(argv):

@@ -114,6 +114,11 @@ class Checks(unittest.TestCase):
         self.refuse("docs/dev/architecture.md: extra is no room", {name: GOOD[name] + "| `src/extra` | none |\n", "src/extra/x": ""}, 2)
         self.assertGreater(len(faults_of({name: None})), 0)
 
+    def test_casts(self):
+        cast = "auto* x = dynamic_cast<Plan*>(y);  // dynamic_cast\n"
+        self.refuse("src/plan/plan.hpp: has a dynamic_cast", {"src/plan/plan.hpp": cast})
+        self.assertEqual(faults_of({"src/plan/plan.hpp": "// dynamic_cast<Plan*>(y)\n", "cli/commands.hpp": cast}), [])
+
     def test_foreign(self):
         self.refuse("no CUDA header", {"src/plan/plan.hpp": "#include <cuda_runtime.h>\n"})
         self.refuse("no CUDA header", {"src/machine/x.hpp": "#include <nccl.h>\n"})

@@ -98,9 +98,9 @@ class Execution {
   /// counts are those of what this rank summed. All zero where there were none.
   virtual CodecReport codec_report();
 
-  /// Of lookups on GPUs, whose indices come with the calls: waits for the calls, and counts this rank's indices since
-  /// the last time that name no row of their table. Throws Error(invalid_input) for them where `misfits` refuses them.
-  /// 0 from other executions.
+  /// Waits for the calls, and counts this rank's indices since the last time that name no row of their table: what
+  /// GPUs find only as they look up. Throws Error(invalid_input) for them where `misfits` refuses them. 0 from
+  /// executions that look nothing up on a GPU.
   virtual std::int64_t take_misfits(Misfits misfits);
 
   /// Throws Error(runtime_failure) as run does, if an epoch that was queued is known to have failed. Waits for no

@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "embedding/update.hpp"
+#include "imbrex/options.hpp"
 #include "plan/bags.hpp"
 
 namespace imbrex::cuda {
