@@ -34,8 +34,8 @@ if(IMBREX_HAVE_CUDA)
   # Code for kernels of tests and benchmarks takes a tenth of a build, and runs on a GPU alone. The compiler reads all of
   # them elsewhere, too. Tests that read the code itself set IMBREX_READS_CODE.
   set(IMBREX_TEST_KERNEL_FLAGS)
-  file(GLOB gpus /dev/nvidia[0-9]*)
-  if(IMBREX_TEST_KERNELS STREQUAL "OFF" OR (IMBREX_TEST_KERNELS STREQUAL "AUTO" AND NOT gpus))
+  execute_process(COMMAND ${PROJECT_SOURCE_DIR}/scripts/has-gpu RESULT_VARIABLE no_gpu)
+  if(IMBREX_TEST_KERNELS STREQUAL "OFF" OR (IMBREX_TEST_KERNELS STREQUAL "AUTO" AND no_gpu))
     set(IMBREX_TEST_KERNEL_FLAGS
       $<$<AND:$<COMPILE_LANGUAGE:CUDA>,$<NOT:$<BOOL:$<TARGET_PROPERTY:IMBREX_READS_CODE>>>>:-fdevice-syntax-only>)
   endif()
@@ -72,12 +72,16 @@ if(IMBREX_HAVE_CUDA)
     set(IMBREX_HAVE_CUSPARSE ON)
   endif()
 endif()
-# Sets `out` to sources that compile the given ones: themselves, or on few cores one that includes them all, since
-# reading headers takes as long as a few kernels.
+# Reading headers takes as long as a few kernels: few cores get fewer sources.
+cmake_host_system_information(RESULT cores QUERY NUMBER_OF_LOGICAL_CORES)
+set(IMBREX_FEW_CORES OFF)
+if(cores LESS 8)
+  set(IMBREX_FEW_CORES ON)
+endif()
+# Sets `out` to sources that compile the given ones: themselves, or on few cores one that includes them all.
 function(imbrex_kernel_sources out together)
   set(${out} ${ARGN} PARENT_SCOPE)
-  cmake_host_system_information(RESULT cores QUERY NUMBER_OF_LOGICAL_CORES)
-  if(cores LESS 8)
+  if(IMBREX_FEW_CORES)
     list(TRANSFORM ARGN REPLACE "^(.+)$" "#include \"\\1\"\n" OUTPUT_VARIABLE lines)
     list(JOIN lines "" lines)
     file(CONFIGURE OUTPUT ${together} @ONLY CONTENT "@lines@")

@@ -1,8 +1,8 @@
 # What is installed shows the public names only: those of the classes and functions that include/imbrex/ declares, c.h's
 # among them, and of the classes of its device/, whose functions are all inline. The program of the same build finds in
 # addition its jobs, under a version that says whose they are: no header of theirs is installed. Tests of what is inside
-# link another library of the same objects, `imbrex`, which shows them everything. Without tests there
-# is none: what is installed lies in lib/ then, beside the program's bin/.
+# link another library of the same objects, `imbrex`, which shows them everything. Without tests there is
+# none: what is installed lies in lib/ then, beside the program's bin/.
 set(IMBREX_PROGRAM_HEADERS
   jobs/embedding/bench_embedding.hpp
   jobs/embedding/run_embedding.hpp

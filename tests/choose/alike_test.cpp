@@ -1,5 +1,6 @@
 // What measured problems tell about others.
 #include "choose/alike.hpp"
+#include "choose/four_h200.hpp"
 
 #include <gtest/gtest.h>
 
@@ -14,10 +15,7 @@
 namespace imbrex {
 namespace {
 
-const Machine& four_h200() {
-  static const Machine machine = load_machine("4xh200");
-  return machine;
-}
+using test::four_h200;
 
 const records::Records& table() { return records::records_of("NVIDIA H200"); }
 

@@ -1,5 +1,6 @@
 // Analytical cost models of plans' times, beside what was measured and what is simulated.
 #include "choose/quick_times.hpp"
+#include "choose/four_h200.hpp"
 
 #include <gtest/gtest.h>
 
@@ -26,10 +27,7 @@
 namespace imbrex {
 namespace {
 
-const Machine& h200s() {
-  static const Machine machine = load_machine("4xh200");
-  return machine;
-}
+using test::four_h200;
 
 // How many layers (N and K) of a file of measured products come before that of `row`.
 int count_layers(const nlohmann::json& rows, const nlohmann::json& row) {
@@ -49,8 +47,8 @@ TEST(QuickTimes, AgreeWithTheTables) {
     int count = 0;
     for (const records::Record& r : records::records_of("NVIDIA H200").list) {
       if (r.problem.ranks != ranks) continue;
-      const double expected = choose::quick_seconds(r.problem, r.candidate, h200s()) /
-                              choose::quick_seconds(r.problem, choose::library_sequence(r.problem), h200s());
+      const double expected = choose::quick_seconds(r.problem, r.candidate, four_h200()) /
+                              choose::quick_seconds(r.problem, choose::library_sequence(r.problem), four_h200());
       const double error = std::abs(std::log(expected / (r.seconds / r.sequential_seconds)));
       sum += error;
       largest = std::max(largest, error);
@@ -114,7 +112,8 @@ TEST(QuickTimes, ChunksOfOwnersRowsFillTilesOrDoNot) {
     plan::Candidate chunks = choose::library_sequence(p);
     chunks.strategy = Strategy::decomposed;
     chunks.knobs.chunks = 4;
-    return choose::quick_seconds(p, chunks, h200s()) / choose::quick_seconds(p, choose::library_sequence(p), h200s());
+    return choose::quick_seconds(p, chunks, four_h200()) /
+           choose::quick_seconds(p, choose::library_sequence(p), four_h200());
   };
   EXPECT_LT(ratio(512), 1);    // four times 128 rows of each rank's
   EXPECT_GT(ratio(375), 1.1);  // four times 94
@@ -132,8 +131,8 @@ TEST(QuickTimes, RingsAreAsTheSimulatorHasThem) {
           const Problem p{Operator::all_gather_gemm, m, n, 8192, ranks, Type::bf16};
           const plan::Candidate ring{Strategy::decomposed, {.chunks = chunks, .partial = Type::bf16}};
           const Plan plan = make_plan(p, ring.strategy, ring.knobs);
-          const double simulated = make_simulator(h200s())->prepare(plan)->run({}).seconds,
-                       error = std::abs(std::log(choose::quick_seconds(p, ring, h200s()) / simulated));
+          const double simulated = make_simulator(four_h200())->prepare(plan)->run({}).seconds,
+                       error = std::abs(std::log(choose::quick_seconds(p, ring, four_h200()) / simulated));
           sum += error;
           largest = std::max(largest, error);
           ++count;
@@ -152,16 +151,19 @@ TEST(QuickTimes, GapsCostLibraryPlansACopy) {
     (op == Operator::all_gather_gemm ? with.lda : with.ldo) = 8208;
     const plan::Candidate sequence = choose::library_sequence(p), fused{Strategy::fused, {}};
     const auto more = [&](const plan::Candidate& c) {
-      return choose::quick_seconds(with, c, h200s()) - choose::quick_seconds(p, c, h200s());
+      return choose::quick_seconds(with, c, four_h200()) - choose::quick_seconds(p, c, four_h200());
     };
     EXPECT_EQ(more(fused), 0);
     const RankShapes shapes = shapes_of(p);
     const Extent& copied = op == Operator::all_gather_gemm ? shapes.a : shapes.out;
-    const double moved = 4.0 * static_cast<double>(copied.rows * copied.cols) / h200s().memory_bandwidth.value;
-    EXPECT_NEAR(more(sequence), moved + h200s().copy_fixed.value, 1e-12) << name_of(op);
+    const double moved = 4.0 * static_cast<double>(copied.rows * copied.cols) / four_h200().memory_bandwidth.value;
+    EXPECT_NEAR(more(sequence), moved + four_h200().copy_fixed.value, 1e-12) << name_of(op);
     // As in the plan.
     const auto simulated = [&](const Problem& problem) {
-      return make_simulator(h200s())->prepare(make_plan(problem, sequence.strategy, sequence.knobs))->run({}).seconds;
+      return make_simulator(four_h200())
+          ->prepare(make_plan(problem, sequence.strategy, sequence.knobs))
+          ->run({})
+          .seconds;
     };
     EXPECT_GT(simulated(with), simulated(p) + 0.5 * moved) << name_of(op);
   }
@@ -239,7 +241,7 @@ TEST(QuickTimes, ChooseTheTileThatIsFastest) {
 TEST(QuickTimes, ChooseWideTilesWhereRowsAreNotAligned) {
   std::ifstream file(std::string(BENCH_RESULTS) + "/unaligned-1xh200.json");
   const nlohmann::json rows = nlohmann::json::parse(file).at("rows");
-  const Machine& machine = h200s();
+  const Machine& machine = four_h200();
   Machine without = machine;
   without.sm_unaligned_bandwidth = {};
   double lost = 0, lost_without = 0;
@@ -281,7 +283,7 @@ TEST(QuickTimes, ChooseWideTilesWhereRowsAreNotAligned) {
 TEST(QuickTimes, ChooseAsTheSimulator) {
   test::Random random(test::seed_from_environment());
   for (const bool hopper : {true, false}) {
-    Machine machine = h200s();
+    Machine machine = four_h200();
     if (!hopper) machine.own_one_step = machine.own_two_steps = {};
     std::erase_if(machine.tiles, [&](const TileRate& tile) {
       return !choose::has_kernel_tile(Type::bf16, hopper, tile.tile_m, tile.tile_n);

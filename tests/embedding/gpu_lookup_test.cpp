@@ -36,15 +36,10 @@ std::string refusal(Call&& call) {
   return "no error";
 }
 
-std::uint64_t cases(std::uint64_t usual) {
-  const char* text = std::getenv("IMBREX_TEST_GPU_CASES");
-  return text != nullptr ? std::strtoull(text, nullptr, 10) : usual;
-}
-
 TEST(GpuLookUp, GivesTheCpusBits) {
   NEEDS_A_GPU();
   const std::uint64_t seed = test::seed_from_environment();
-  for (std::uint64_t i = 0; i < cases(500); ++i) {
+  for (std::uint64_t i = 0; i < test::gpu_cases(500); ++i) {
     std::mt19937_64 random(seed + i);
     RandomBags c = test::random_bags(random, {.rows = 200, .part_rows = i % 5 == 0 ? 40 : 8, .misfits = i % 3 == 0});
     SCOPED_TRACE(fmt::format("case {}: {}", i, c.text()));
@@ -72,7 +67,7 @@ TEST(GpuLookUp, GivesTheCpusBits) {
 
 TEST(GpuLookUp, NoNumberFaults) {
   NEEDS_A_GPU();
-  for (std::uint64_t i = 0; i < cases(200); ++i) {
+  for (std::uint64_t i = 0; i < test::gpu_cases(200); ++i) {
     std::mt19937_64 random(i);
     RandomBags c = test::random_bags(random);
     SCOPED_TRACE(fmt::format("case {}: {}", i, c.text()));

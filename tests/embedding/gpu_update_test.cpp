@@ -17,11 +17,6 @@ using test::OnDevice, test::RandomStep;
 #define NEEDS_A_GPU() \
   if (test::devices() == 0) GTEST_SKIP() << "a GPU wanted, none found"
 
-std::uint64_t update_cases(std::uint64_t usual) {
-  const char* text = std::getenv("IMBREX_TEST_GPU_CASES");
-  return text != nullptr ? std::strtoull(text, nullptr, 10) : usual;
-}
-
 /// A step's memory on the GPU, whose gradients are what `on` holds as output.
 struct StepOnDevice {
   explicit StepOnDevice(const RandomStep& s) : on(s.bags), step(s.step) {
@@ -52,7 +47,7 @@ void expect_the_same(const RandomStep& s, const StepOnDevice& there) {
 TEST(GpuUpdate, FiveStepsGiveTheCpusBits) {
   NEEDS_A_GPU();
   const std::uint64_t seed = test::seed_from_environment();
-  for (std::uint64_t i = 0; i < update_cases(200); ++i) {
+  for (std::uint64_t i = 0; i < test::gpu_cases(200); ++i) {
     std::mt19937_64 random(seed + i);
     // Few rows, whose uses fill several tiles, and many.
     RandomStep s = test::random_step(random, {.rows = i % 2 == 0 ? 4 : 300, .part_rows = 20, .misfits = i % 3 == 0});
@@ -79,7 +74,7 @@ TEST(GpuUpdate, FiveStepsGiveTheCpusBits) {
 
 TEST(GpuUpdate, NoNumberFaults) {
   NEEDS_A_GPU();
-  for (std::uint64_t i = 0; i < update_cases(100); ++i) {
+  for (std::uint64_t i = 0; i < test::gpu_cases(100); ++i) {
     std::mt19937_64 random(i);
     RandomStep s = test::random_step(random);
     SCOPED_TRACE(fmt::format("case {}: {}", i, s.bags.text()));

@@ -1,6 +1,8 @@
 // Random lookups on a GPU.
 #pragma once
 
+#include <cstdint>
+#include <cstdlib>
 #include <vector>
 
 #include "embedding/random_bags.hpp"
@@ -15,6 +17,12 @@ inline int devices() {
   if (cudaGetDeviceCount(&count) == cudaSuccess) return count;
   cudaGetLastError();
   return 0;
+}
+
+/// Random cases of a test: IMBREX_TEST_GPU_CASES, or `usual`.
+inline std::uint64_t gpu_cases(std::uint64_t usual) {
+  const char* text = std::getenv("IMBREX_TEST_GPU_CASES");
+  return text != nullptr ? std::strtoull(text, nullptr, 10) : usual;
 }
 
 template <typename T>

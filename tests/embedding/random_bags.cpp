@@ -16,10 +16,6 @@ using namespace embedding;
 
 constexpr std::byte untouched{0x5a};
 
-std::int64_t between(std::mt19937_64& random, std::int64_t least, std::int64_t most) {
-  return std::uniform_int_distribution<std::int64_t>(least, most)(random);
-}
-
 // Values of all magnitudes that sums of fp16 hold.
 float random_value(std::mt19937_64& random) {
   return std::ldexp(std::uniform_real_distribution<float>(-1.0f, 1.0f)(random),

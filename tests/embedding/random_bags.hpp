@@ -10,6 +10,11 @@
 
 namespace imbrex::test {
 
+/// Uniform, both ends among them.
+inline std::int64_t between(std::mt19937_64& random, std::int64_t least, std::int64_t most) {
+  return std::uniform_int_distribution<std::int64_t>(least, most)(random);
+}
+
 /// Memory of the host: `tables`, `bags` and `output` point into it.
 struct RandomBags {
   TableRows type{};

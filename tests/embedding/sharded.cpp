@@ -11,10 +11,6 @@ namespace {
 
 using namespace embedding;
 
-std::int64_t drawn(std::mt19937_64& random, std::int64_t least, std::int64_t most) {
-  return std::uniform_int_distribution<std::int64_t>(least, most)(random);
-}
-
 void side_by_side(RandomBags& c) {
   std::int32_t column = 0;
   for (Table& table : c.table) table.column = std::exchange(column, column + table.dim);
@@ -33,7 +29,7 @@ void add_shard(std::mt19937_64& random, const RandomBags& c, const EmbeddingShar
   to.dim = s.end - s.begin;
   to.column = from.column + s.begin;
   to.scale = coded > 0 ? to.dim : 0;
-  to.pitch = (to.dim + coded + 4 * drawn(random, 0, 2)) * element;
+  to.pitch = (to.dim + coded + 4 * between(random, 0, 2)) * element;
   std::vector<std::byte>& rows = rank.rows.emplace_back(static_cast<std::size_t>(to.pitch * to.count));
   for (std::int64_t r = 0; r < to.count; ++r) {
     const std::byte* row = static_cast<const std::byte*>(from.rows) + r * from.pitch;
@@ -76,9 +72,9 @@ Sharded deal(std::mt19937_64& random, RandomBags whole, bool everywhere) {
     for (std::int32_t begin = 0; begin < table.dim;) {
       const std::int64_t left = (table.dim - begin) / 4, most = everywhere ? std::max<std::int64_t>(1, left / 3) : left;
       const auto end =
-          static_cast<std::int32_t>(begin + 4 * (drawn(random, 0, 2) == 0 ? drawn(random, 1, most) : most));
+          static_cast<std::int32_t>(begin + 4 * (between(random, 0, 2) == 0 ? between(random, 1, most) : most));
       shape.shards.push_back(
-          {static_cast<std::int32_t>(t), static_cast<std::int32_t>(drawn(random, 0, c.ranks - 1)), begin, end});
+          {static_cast<std::int32_t>(t), static_cast<std::int32_t>(between(random, 0, c.ranks - 1)), begin, end});
       begin = end;
     }
   }

@@ -5,15 +5,15 @@
 
 #include "imbrex/plan.hpp"
 #include "plan/expect_fault.hpp"
+#include "plan/small_plans.hpp"
 
 namespace imbrex {
 namespace {
 
+using test::compute;
 using test::expect_fault;
 
 constexpr int a_scale_buffer = 3;  // after a, b and out
-
-std::vector<Task>& scaled_tasks(Plan& plan, std::size_t rank) { return plan.ranks[rank].queues[0].tasks; }
 
 Knobs scales_knobs(Transport transport) {
   Knobs knobs;
@@ -30,7 +30,7 @@ Plan scaled_all_gather(Scales scales, Transport transport = Transport::push) {
 
 // The first tile of rank 0 that reads gathered rows.
 Tile& gathering_tile(Plan& plan) {
-  for (Task& task : scaled_tasks(plan, 0))
+  for (Task& task : compute(plan, 0))
     if (auto* tile = std::get_if<Tile>(&task.work); tile != nullptr && tile->a.buffer != 0) return *tile;
   throw std::logic_error("no tile reads gathered rows");
 }
@@ -43,12 +43,12 @@ TEST(Checker, FollowsScales) {
     }
   // A tile that waits for its rows only.
   Plan plan = scaled_all_gather(Scales::row);
-  for (Task& task : scaled_tasks(plan, 0))
+  for (Task& task : compute(plan, 0))
     if (task.waits.size() > 1) task.waits.erase(task.waits.begin());
   expect_fault(plan, Fault::race, "gathered_scales on rank 0 before rank 1 queue 0 task 0 (transfer) has written it");
   // Workers that store no scales, though they post.
   plan = scaled_all_gather(Scales::row, Transport::store);
-  std::get<Transfer>(scaled_tasks(plan, 1)[0].work) = {};
+  std::get<Transfer>(compute(plan, 1)[0].work) = {};
   expect_fault(plan, Fault::coverage, "gathered_scales on rank 0, of which 8 elements are never written");
   // Other rows' scales, and another shard's.
   plan = scaled_all_gather(Scales::row);
@@ -96,11 +96,11 @@ TEST(Checker, FollowsScalesAlongK) {
       const std::int64_t count = plan.buffers.back().rows;
       RankPlan& to = plan.ranks[static_cast<std::size_t>(user)];
       const int arrived = to.signals++;
-      auto& tasks = scaled_tasks(plan, static_cast<std::size_t>(owner));
+      auto& tasks = compute(plan, static_cast<std::size_t>(owner));
       tasks.insert(
           tasks.begin(),
           {Transfer{{owner, a_scale_buffer, 0, 0, count, 1}, {user, sent, 0, 0, count, 1}}, {}, {{user, arrived}}});
-      for (Task& task : scaled_tasks(plan, static_cast<std::size_t>(user)))
+      for (Task& task : compute(plan, static_cast<std::size_t>(user)))
         if (auto* tile = std::get_if<Tile>(&task.work)) {
           tile->a_scale.rank = user;
           tile->a_scale.buffer = sent;

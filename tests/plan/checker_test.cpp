@@ -7,21 +7,14 @@
 #include "imbrex/error.hpp"
 #include "imbrex/plan.hpp"
 #include "plan/expect_fault.hpp"
+#include "plan/small_plans.hpp"
 
 namespace imbrex {
 namespace {
 
+using test::compute;
 using test::expect_fault;
-
-Knobs small_tiles(Transport transport, Reducer reducer = Reducer::tile) {
-  Knobs knobs;
-  knobs.tile_m = knobs.tile_n = 8;
-  knobs.cluster = 1;  // without pairs: each of them would be at fault where tasks come, go or change
-  knobs.transport = transport;
-  knobs.reducer = reducer;
-  knobs.partial = Type::fp32;
-  return knobs;
-}
+using test::small_tiles;
 
 Plan reduce_scatter(Transport transport = Transport::store, Reducer reducer = Reducer::tile) {
   return make_plan({Operator::gemm_reduce_scatter, 16, 16, 8, 2, Type::fp32}, Strategy::fused,
@@ -32,7 +25,6 @@ Plan all_gather(Transport transport = Transport::push) {
   return make_plan({Operator::all_gather_gemm, 16, 16, 8, 2, Type::fp32}, Strategy::fused, small_tiles(transport));
 }
 
-std::vector<Task>& compute(Plan& plan, std::size_t rank) { return plan.ranks[rank].queues[0].tasks; }
 std::vector<Task>& copies(Plan& plan, std::size_t rank) { return plan.ranks[rank].queues[1].tasks; }
 
 TEST(Checker, AcceptsThePlansThatAreBrokenBelow) {

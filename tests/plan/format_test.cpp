@@ -8,38 +8,32 @@
 
 #include "imbrex/plan.hpp"
 #include "plan/limits.hpp"
+#include "plan/small_plans.hpp"
 
 namespace imbrex {
 namespace {
 
-constexpr std::int64_t extent = plan::most_extent;
+using test::small_tiles;
 
-Knobs format_knobs(Transport transport) {
-  Knobs knobs;
-  knobs.tile_m = knobs.tile_n = 8;
-  knobs.cluster = 1;
-  knobs.transport = transport;
-  knobs.partial = Type::fp32;
-  return knobs;
-}
+constexpr std::int64_t extent = plan::most_extent;
 
 // Rank 0: queue 0 computes; of the tiles the last four add a slot.
 Plan fused() {
   return make_plan({Operator::gemm_reduce_scatter, 32, 16, 16, 2, Type::fp32}, Strategy::fused,
-                   format_knobs(Transport::store));
+                   small_tiles(Transport::store));
 }
 // Queue 0 computes, queue 1 copies: the first task pushes 8 x 8 of a to rows 0 to 7 of 16 of gathered on rank 1.
 Plan pushed() {
   return make_plan({Operator::all_gather_gemm, 16, 16, 8, 2, Type::fp32}, Strategy::fused,
-                   format_knobs(Transport::push));
+                   small_tiles(Transport::push));
 }
 // Queue 0 multiplies 32 x 8 by 8 x 16, queue 1 sums the products.
 Plan sequential(Operator op = Operator::gemm_reduce_scatter) {
-  return make_plan({op, 32, 16, 16, 2, Type::fp32}, Strategy::sequential, format_knobs(Transport::store));
+  return make_plan({op, 32, 16, 16, 2, Type::fp32}, Strategy::sequential, small_tiles(Transport::store));
 }
 // Queue 1 first sums 16 x 16 and its own rows.
 Plan reduced() {
-  Knobs knobs = format_knobs(Transport::store);
+  Knobs knobs = small_tiles(Transport::store);
   knobs.reducer = Reducer::tail;
   return make_plan({Operator::gemm_reduce_scatter, 32, 16, 16, 2, Type::fp32}, Strategy::fused, knobs);
 }
@@ -306,7 +300,7 @@ TEST(Format, OfScales) {
   using P = Plan;
   const Plan plan =
       make_plan({Operator::gemm_reduce_scatter, 32, 16, 32, 2, Type::e4m3, false, Scales::row}, Strategy::fused, [] {
-        Knobs knobs = format_knobs(Transport::store);
+        Knobs knobs = small_tiles(Transport::store);
         knobs.partial = Type::bf16;
         return knobs;
       }());

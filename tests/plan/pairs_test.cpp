@@ -1,5 +1,6 @@
 // Which tasks strategies pair, what the checker proves of pairs, and that workers who take what it accepts get through.
 #include "plan/pairs.hpp"
+#include "plan/small_plans.hpp"
 
 #include <gtest/gtest.h>
 
@@ -17,6 +18,7 @@
 namespace imbrex {
 namespace {
 
+using test::compute;
 using test::expect_fault;
 
 std::size_t index(std::int64_t i) { return static_cast<std::size_t>(i); }
@@ -33,8 +35,6 @@ Plan paired_scatter(int ranks = 2) {
   return make_plan({Operator::gemm_reduce_scatter, 16 * ranks, 16, 256 * ranks, ranks, Type::bf16}, Strategy::fused,
                    pairs_knobs());
 }
-
-std::vector<Task>& paired_tasks(Plan& plan, std::size_t rank = 0) { return plan.ranks[rank].queues[0].tasks; }
 
 void clear_pairs(Plan& plan) {
   for (RankPlan& rank : plan.ranks)
@@ -238,26 +238,26 @@ void expect_malformed(const Plan& plan, const std::string& text) { expect_fault(
 
 TEST(Pairs, CheckerNamesMatesThatAreNone) {
   Plan plan = paired_scatter();
-  EXPECT_EQ(mates_of(paired_tasks(plan)), (std::vector<int>{0, 1, 0, 1, 0, 1, 0, 1}));
+  EXPECT_EQ(mates_of(compute(plan)), (std::vector<int>{0, 1, 0, 1, 0, 1, 0, 1}));
   EXPECT_FALSE(check(plan).has_value());
   for (int mate : {-1, 2, 96, 1 << 30}) {
-    paired_tasks(plan)[1].mate = mate;
+    compute(plan)[1].mate = mate;
     expect_malformed(plan, "rank 0 queue 0 task 1 (tile): mate " + std::to_string(mate) +
                                ": its pair's first task must be from 1 to 95 tasks before it in its queue");
   }
   // So many tasks between them that it is just near enough, and one more.
   plan = paired_scatter();
   clear_pairs(plan);
-  paired_tasks(plan).insert(paired_tasks(plan).begin() + 1, 94, Task{Transfer{}, {}, {}});
-  paired_tasks(plan)[95].mate = 95;
+  compute(plan).insert(compute(plan).begin() + 1, 94, Task{Transfer{}, {}, {}});
+  compute(plan)[95].mate = 95;
   EXPECT_FALSE(check_format(plan).has_value()) << check_format(plan)->message;
-  paired_tasks(plan).insert(paired_tasks(plan).begin() + 1, Task{Transfer{}, {}, {}});
-  paired_tasks(plan)[96].mate = 96;
+  compute(plan).insert(compute(plan).begin() + 1, Task{Transfer{}, {}, {}});
+  compute(plan)[96].mate = 96;
   expect_malformed(plan, "task 96 (tile): mate 96: its pair's first task must be from 1 to 95 tasks before it");
   plan = paired_scatter();
-  paired_tasks(plan)[2].mate = 1;
+  compute(plan)[2].mate = 1;
   expect_malformed(plan, "rank 0 queue 0 task 2 (tile): mate 1: task 1 is in another pair");
-  paired_tasks(plan)[2].mate = 2;
+  compute(plan)[2].mate = 2;
   expect_malformed(plan, "mate 2: task 0 is in another pair");
   plan = paired_scatter();
   plan.ranks[0].queues[0].cluster = ClusterMode::single;
@@ -276,26 +276,26 @@ TEST(Pairs, CheckerNamesMatesThatAreNone) {
 TEST(Pairs, CheckerNamesWhatIsNotAlike) {
   Plan plan = paired_scatter();
   clear_pairs(plan);
-  paired_tasks(plan)[2].mate = 1;
+  compute(plan)[2].mate = 1;
   expect_malformed(plan,
                    "task 2 (tile): mate 1: it is no pair with task 1: one multiplies by rows 0+256 cols 0+8 of B, the "
                    "other by rows 0+256 cols 8+8");
   const Task empty{Transfer{}, {}, {}};
-  paired_tasks(plan).insert(paired_tasks(plan).begin(), empty);
-  paired_tasks(plan)[1].mate = 1;
-  paired_tasks(plan)[3].mate = 0;
+  compute(plan).insert(compute(plan).begin(), empty);
+  compute(plan)[1].mate = 1;
+  compute(plan)[3].mate = 0;
   expect_malformed(plan, "task 1 (tile): mate 1: it is no pair with task 0: one is a signal, the other a tile");
   plan = paired_scatter();
   for (std::int64_t part : {0, 1}) {
-    auto& tile = std::get<Tile>(paired_tasks(plan)[index(part)].work);
+    auto& tile = std::get<Tile>(compute(plan)[index(part)].work);
     tile.a.cols = tile.b.rows = 128;
     tile.a.col = 128 * part;
   }
   expect_malformed(plan, "task 1 (tile): mate 1: it is no pair with task 0: one multiplies columns of A from 0 on");
   // Slots of one tile come by the other's stages.
   plan = paired_scatter(4);
-  auto& own = std::get<Tile>(paired_tasks(plan)[13].work);
-  ASSERT_TRUE(own.adds.size() == 3 && paired_tasks(plan)[13].mate == 1);
+  auto& own = std::get<Tile>(compute(plan)[13].work);
+  ASSERT_TRUE(own.adds.size() == 3 && compute(plan)[13].mate == 1);
   const Region slot = own.adds.back();
   own.adds.pop_back();
   expect_malformed(plan, "task 13 (tile): mate 1: it is no pair with task 12: slots that they add: 3, and 2");
@@ -315,8 +315,8 @@ TEST(Pairs, CheckerNamesMatesThatHoldOthersUp) {
   // What rank 1 sends from behind, rank 0's own tile waits for, and the other way round.
   Plan plan = paired_scatter();
   for (std::size_t rank : {0u, 1u}) {
-    paired_tasks(plan, rank)[1].mate = 0;
-    paired_tasks(plan, rank)[5].mate = 5;
+    compute(plan, rank)[1].mate = 0;
+    compute(plan, rank)[5].mate = 5;
   }
   EXPECT_FALSE(check_format(plan).has_value()) << check_format(plan)->message;
   expect_fault(
@@ -327,13 +327,13 @@ TEST(Pairs, CheckerNamesMatesThatHoldOthersUp) {
   // Unless those between are mates of earlier tasks.
   plan = paired_scatter();
   clear_pairs(plan);
-  for (std::size_t task : {2u, 4u}) paired_tasks(plan)[task].work = paired_tasks(plan)[0].work;
-  paired_tasks(plan)[2].mate = 2;  // of task 0, so that 1 and 3 are neighbours
-  paired_tasks(plan)[3].work = paired_tasks(plan)[1].work;
-  paired_tasks(plan)[3].mate = 2;
-  paired_tasks(plan)[3].waits = {{0, 1, WaitPoint::epilogue, 0}};
+  for (std::size_t task : {2u, 4u}) compute(plan)[task].work = compute(plan)[0].work;
+  compute(plan)[2].mate = 2;  // of task 0, so that 1 and 3 are neighbours
+  compute(plan)[3].work = compute(plan)[1].work;
+  compute(plan)[3].mate = 2;
+  compute(plan)[3].waits = {{0, 1, WaitPoint::epilogue, 0}};
   EXPECT_FALSE(plan::find_pair_fault(plan).has_value()) << plan::find_pair_fault(plan)->message;
-  paired_tasks(plan)[2].mate = 0;
+  compute(plan)[2].mate = 0;
   EXPECT_TRUE(plan::find_pair_fault(plan).has_value());
 }
 
@@ -343,15 +343,15 @@ TEST(Pairs, CheckerNamesMatesWhoseLoadsHangOnTiles) {
   };
   // The last own tile beside the first one of the other shard: that is there, whatever tiles do.
   Plan plan = gather(Transport::push);
-  EXPECT_EQ(mates_of(paired_tasks(plan)), (std::vector<int>{0, 1, 0, 1, 0, 1}));
-  ASSERT_FALSE(paired_tasks(plan)[3].waits.empty() || !paired_tasks(plan)[2].waits.empty());
+  EXPECT_EQ(mates_of(compute(plan)), (std::vector<int>{0, 1, 0, 1, 0, 1}));
+  ASSERT_FALSE(compute(plan)[3].waits.empty() || !compute(plan)[2].waits.empty());
   EXPECT_FALSE(check(plan).has_value());
   // Each rank's first tile lets the other's second one load, and cannot end before its own has loaded.
   test::Random random(1);
   for (std::size_t rank : {0u, 1u}) {
     const int other = 1 - static_cast<int>(rank), signal = plan.ranks[rank].signals;
-    paired_tasks(plan, rank)[1].waits.push_back({signal});
-    paired_tasks(plan, rank)[0].posts.push_back({other, signal});
+    compute(plan, rank)[1].waits.push_back({signal});
+    compute(plan, rank)[0].posts.push_back({other, signal});
   }
   for (RankPlan& rank : plan.ranks) ++rank.signals;
   expect_fault(plan, Fault::deadlock,
@@ -363,16 +363,16 @@ TEST(Pairs, CheckerNamesMatesWhoseLoadsHangOnTiles) {
   EXPECT_TRUE(gets_through(plan, random));
   // A copy that waits for an entry may wait for a tile.
   plan = gather(Transport::pull);
-  EXPECT_EQ(mates_of(paired_tasks(plan)), (std::vector<int>{0, 1, 0, 0, 0, 0}));
-  paired_tasks(plan)[3].mate = 1;
+  EXPECT_EQ(mates_of(compute(plan)), (std::vector<int>{0, 1, 0, 0, 0, 0}));
+  compute(plan)[3].mate = 1;
   expect_fault(plan, Fault::deadlock,
                "task 3 (tile): loads beside its pair's first tile, task 2, but waits before that");
   // A collective ends once all ranks have come to it, though it waits for nothing here.
   plan = make_plan({Operator::all_gather_gemm, 32, 8, 8, 2, Type::bf16}, Strategy::signaled, pairs_knobs());
-  EXPECT_EQ(mates_of(paired_tasks(plan)), (std::vector<int>{0, 1, 0, 0}));
+  EXPECT_EQ(mates_of(compute(plan)), (std::vector<int>{0, 1, 0, 0}));
   EXPECT_FALSE(check(plan).has_value());
   clear_pairs(plan);
-  paired_tasks(plan)[2].mate = 1;
+  compute(plan)[2].mate = 1;
   expect_fault(plan, Fault::deadlock,
                "rank 0 queue 0 task 2 (tile): loads beside its pair's first tile, task 1, but waits before that for "
                "signal 0, to which rank 0 queue 1 task 0 (collective) posts behind a wait, a tile or a collective");
