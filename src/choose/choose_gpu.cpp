@@ -122,11 +122,18 @@ Candidates measured_list(const Question& q, const KnownPlans& known, bool other_
                       other_ranks ? "and ranks other than" : "like", gpu)};
 }
 
-// Plans without copies between ranks; large shards, which copies would bring, are stored.
-void leave_out_copies(std::vector<plan::Candidate>& list, bool given_transport) {
-  if (given_transport) return static_cast<void>(std::erase_if(list, copies_between_ranks));
-  for (plan::Candidate& c : list)
-    if (copies_between_ranks(c)) c.knobs.transport = Transport::store, c.knobs.comm_rows = 0;
+// Plans without copies between ranks; large shards, which copies would bring, are stored. Where a transport is given,
+// such plans go, unless there are no others: the executor says why they do not run.
+void leave_out_copies(std::vector<plan::Candidate>& list, const plan::GivenKnobs& given) {
+  if (!given.has("transport")) {
+    for (plan::Candidate& c : list) {
+      if (!copies_between_ranks(c)) continue;
+      c.knobs.transport = Transport::store;
+      if (!given.has("comm_rows")) c.knobs.comm_rows = 0;
+    }
+  } else if (!std::all_of(list.begin(), list.end(), copies_between_ranks)) {
+    std::erase_if(list, copies_between_ranks);
+  }
 }
 
 Candidates predicted_list(const Question& q, const plan::GivenKnobs& knobs) {
@@ -136,7 +143,7 @@ Candidates predicted_list(const Question& q, const plan::GivenKnobs& knobs) {
   // Says what the strategy does not take.
   if (candidates.empty()) plan::validate_knobs(q.problem, q.strategy.value_or(Strategy::fused), knobs.over(Knobs{}));
   IMBREX_EXPECTS(!candidates.empty(), "no strategy takes knob nodes = {} here", knobs.values().nodes);
-  if (!q.gpus.copies) leave_out_copies(candidates, knobs.has("transport"));
+  if (!q.gpus.copies) leave_out_copies(candidates, knobs);
   // By NCCL, on SMs that are kept free: without some, nothing is hidden. Where GPUs reach each other's memory it was
   // never measured together with fused plans.
   const bool try_all = q.gpus.libraries && q.gpus.lanes && q.gpus.nccl && !execute::has_peer_access();

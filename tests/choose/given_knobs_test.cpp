@@ -147,6 +147,46 @@ TEST(GivenKnobs, LeaveTheGpusChoice) {
         }
 }
 
+// Whatever is given, on whatever GPUs: a plan that has it, or a refusal. IMBREX_TEST_COUNT=100000: as many calls.
+TEST(GivenKnobs, AreKeptOrRefusedOnGpus) {
+  test::Random random(test::seed_from_environment());
+  const char* const asked = std::getenv("IMBREX_TEST_COUNT");
+  const int count = asked != nullptr ? std::atoi(asked) : 4000;
+  int kept = 0, refused = 0;
+  for (int i = 0; i < count; ++i) {
+    choose::GpuKind gpus{random.one_of<std::string>({"NVIDIA H200", "NVIDIA H100 80GB HBM3", "NVIDIA H20",
+                                                     "NVIDIA A100-SXM4-80GB", "another GPU"}),
+                         static_cast<int>(random.between(8, 9))};
+    for (bool* has : {&gpus.copies, &gpus.libraries, &gpus.nccl, &gpus.lanes, &gpus.fp8}) *has = random.chance(0.6);
+    const auto strategy =
+        random.chance(0.4) ? std::nullopt : std::optional(static_cast<Strategy>(random.between(0, 3)));
+    const test::RandomCase c =
+        test::random_case(random, {.max_ranks = 8, .max_size = 4096, .bias = true, .e4m3 = true, .lists = true});
+    const Knobs values = test::random_knobs(random, c.problem, strategy.value_or(c.strategy));
+    std::vector<std::string> given;
+    for (const std::string& name : names())
+      if (random.chance(0.1)) given.push_back(name);
+    const std::string what = fmt::format("call {}: {}, given {}, strategy {}, {}", i, describe(c),
+                                         fmt::join(given, " "), strategy ? name_of(*strategy) : "free", gpus.name);
+    SCOPED_TRACE(what);
+    try {
+      const GivenKnobs knobs = given.empty() ? GivenKnobs() : GivenKnobs(values, given);
+      const plan::Candidate with = choose::choose_gpu_candidate(c.problem, strategy, knobs, gpus);
+      ASSERT_TRUE(knobs.in(with.knobs));
+      if (c.problem.op == Operator::gemm_all_reduce && !knobs.has("packed")) {
+        const Knobs packed = choose::packed_knobs(c.problem, random.chance(0.5) ? &gpus : nullptr, {}, knobs);
+        ASSERT_TRUE(knobs.in(packed));
+      }
+      ++kept;
+    } catch (const Error& error) {
+      ASSERT_EQ(error.code(), ErrorCode::invalid_input) << error.what();
+      ++refused;
+    }
+  }
+  EXPECT_GT(kept, refused);
+  EXPECT_GT(refused, 0);
+}
+
 Machine random_machine(std::mt19937_64& random, std::vector<std::string>& said) {
   static const std::vector<std::string> all = machine_names();
   Machine machine = load_machine(all[random() % all.size()]);
