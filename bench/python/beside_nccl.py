@@ -7,8 +7,10 @@ Every round calls an operator on one stream and a NCCL all-reduce of another pro
 rank draws, after a pause that it draws. Results are compared, bit by bit, with those of calls without NCCL. It prints the rounds that
 were done, the seconds, and the wrong results.
 
-With --hold RANK there is one round: on that rank the fused kernel has started before NCCL's is queued, on the others NCCL's before the
-fused one. With --sms 0 both then wait for each other until the wait limit, which is what is expected; with enough SMs both end.
+With --hold RANK there is one round: on that rank the fused kernel has started before NCCL's are queued, on the others NCCL's before the
+fused one. With --sms 0 all then wait for each other until the wait limit, which is what is expected; with enough SMs all end. A block of
+the fused kernel leaves its SM when its own tiles are done, and waits for one block of each peer: so NCCL's kernels have to take more
+than half of the SMs, by --groups 2 --ctas 64 say. Fewer start on the SMs that blocks have left, and all end without any SM left out.
 
 With --out FILE it measures the operators' times without NCCL, for worlds that leave 0, 16 and 32 SMs, in turns: medians of the slowest rank.
 """
@@ -45,6 +47,7 @@ def parse(argv):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sms", type=int, default=16, help="SMs that Imbrex leaves to others (default 16)")
     parser.add_argument("--ctas", type=int, help="blocks that NCCL may take (default: --sms, or 16 where that is 0)")
+    parser.add_argument("--groups", type=int, default=1, help="process groups whose all-reduces NCCL runs at once (default 1)")
     parser.add_argument("--cga", type=int, default=0, help="blocks of a cluster of NCCL's; -1: NCCL's own default (default 0: no clusters)")
     parser.add_argument("--rounds", type=int, default=1000, help="rounds (default 1000)")
     parser.add_argument("--mib", type=int, default=256, help="MiB of an all-reduce (default 256)")
@@ -58,7 +61,7 @@ def parse(argv):
     parser.add_argument("--samples", type=int, default=100, help="calls of each time (default 100)")
     parser.add_argument("--out", help="result file of the times; without it none are measured")
     options = parser.parse_args(argv)
-    for name in ("rounds", "mib", "rows", "columns", "depth", "samples"):
+    for name in ("rounds", "mib", "rows", "columns", "depth", "samples", "groups"):
         if getattr(options, name) < 1:
             parser.error(f"--{name} {getattr(options, name)}: it must be at least 1")
     if options.sms < 0:
@@ -85,12 +88,14 @@ def operators_of(group, options, device):
             "all_reduce": lambda: imbrex.torch.all_reduce(vector, group)}
 
 
-class Others:
-    """NCCL's all-reduces, in a process group and on a stream of their own. A mean of ones stays one."""
+class Other:
+    """NCCL's all-reduces of one process group, on a stream of their own. A mean of ones stays one."""
 
     def __init__(self, options, device):
         asked = dist.ProcessGroupNCCL.Options()
         asked.config.max_ctas = options.ctas
+        if options.hold is not None:  # what is to be in the way is there
+            asked.config.min_ctas = options.ctas
         self.group = dist.new_group(backend="nccl", pg_options=asked)
         self.stream = torch.cuda.Stream(device)
         self.buffers = [torch.ones(options.mib << 18, device=device) for _ in range(IN_FLIGHT)]
@@ -110,6 +115,20 @@ class Others:
     def wrong(self):
         torch.cuda.synchronize()
         return sum(int((buffer != 1).any()) for buffer in self.buffers)
+
+
+class Others:
+    """Those of all process groups."""
+
+    def __init__(self, options, device):
+        self.all = [Other(options, device) for _ in range(options.groups)]
+
+    def queue(self):
+        for other in self.all:
+            other.queue()
+
+    def wrong(self):
+        return sum(other.wrong() for other in self.all)
 
 
 def bits_differ(one, other):
@@ -146,11 +165,7 @@ def run_rounds(group, options, others, device):
 
 
 def run_held(group, options, others, device, meeting):
-    """
-    What ended the round; empty where it came to its end.
-
-    Each block of a rank's kernel makes tiles that the others' sums wait for: it ends where all blocks have begun.
-    """
+    """What ended the round; empty where it came to its end."""
     operator = operators_of(group, options, device)["matmul_reduce_scatter"]
     operator()
     torch.cuda.synchronize()

@@ -21,6 +21,7 @@ SCRIPT = Path(__file__).resolve().parents[2] / "bench/python/beside_nccl.py"
     [
         (["--sms", "-1"], "--sms -1: it must be 0 or more"),
         (["--rounds", "0"], "--rounds 0: it must be at least 1"),
+        (["--groups", "0"], "--groups 0: it must be at least 1"),
         (["--sms", "0", "--hold", "1"], "no GPU was found"),
     ],
 )
