@@ -145,5 +145,49 @@ TEST(GpuAnyMInTurn, ReplaysFromGraphs) {
       0);
 }
 
+// Plans share streams, and a stream that a capture holds takes no other work: not even of the same plan.
+TEST(GpuAnyMInTurn, RunsCallsWhileCapturesAreOpen) {
+  NEEDS_LIBRARIES;
+  NEEDS_GPUS(1);
+  EXPECT_EQ(
+      on_ranks(
+          test::most_ranks(), 30,
+          [](World& world) {
+            const Kind kind{Operator::all_gather_gemm, {24 * 16, 768, 256, Type::bf16, true}, Strategy::decomposed};
+            AnyM any(world, kind.op, kind.shape, options_of(kind));
+            const std::vector<std::int64_t> list = test::sizes_of(world, kind.op, kind.shape.m, 6);
+            const Stream direct(world), first(world), second(world);
+            const auto call = [&](int i, const Stream& stream) {
+              any.of(list[static_cast<std::size_t>(i)]).call(*any.made, stream);
+            };
+            for (int i = 0; i < 6; ++i) any.of(list[static_cast<std::size_t>(i)]), call(i, direct);
+            any.made->synchronize(direct);
+            for (int round = 0; round < 20; ++round) {
+              for (const std::int64_t m : list) any.of(m).poison(direct);
+              cudaGraph_t graphs[2] = {};
+              for (const Stream* stream : {&first, &second})
+                IMBREX_CUDA_TRY(cudaStreamBeginCapture(*stream, cudaStreamCaptureModeThreadLocal));
+              call(0, first), call(1, direct), call(2, second), call(0, direct), call(3, first);
+              IMBREX_CUDA_TRY(cudaStreamEndCapture(first, &graphs[0]));
+              call(3, direct), call(4, second), call(5, direct);
+              IMBREX_CUDA_TRY(cudaStreamEndCapture(second, &graphs[1]));
+              any.made->synchronize(direct);
+              for (const int i : {0, 1, 3, 5})
+                any.of(list[static_cast<std::size_t>(i)]).judge("called beside captures");
+              for (const std::int64_t m : list) any.of(m).poison(direct);
+              for (cudaGraph_t graph : graphs) {
+                cudaGraphExec_t executable = nullptr;
+                IMBREX_CUDA_TRY(cudaGraphInstantiate(&executable, graph, 0));
+                IMBREX_CUDA_TRY(cudaGraphLaunch(executable, direct));
+                any.made->synchronize(direct);
+                IMBREX_CUDA_TRY(cudaGraphExecDestroy(executable));
+                IMBREX_CUDA_TRY(cudaGraphDestroy(graph));
+              }
+              for (const int i : {0, 2, 3, 4}) any.of(list[static_cast<std::size_t>(i)]).judge("captured beside calls");
+            }
+          }),
+      0);
+}
+
 }  // namespace
 }  // namespace imbrex

@@ -36,7 +36,7 @@ LaneExecution::LaneExecution(std::shared_ptr<SharedLibraries> libraries, LanePla
   IMBREX_EXPECTS(kernel_ != nullptr || library_name.find(options.kernel) != std::string_view::npos,
                  "no kernel named like '{}' runs plans with library collectives", options.kernel);
   make_steps();
-  make_streams();
+  make_streams(std::make_shared<LaneStreams>(kernel_ == nullptr));
   kernel_ != nullptr ? make_joints() : make_marks();
   queue_ = std::make_shared<EpochQueue<LaneExecution>>(kernel_ != nullptr ? lanes_.launches.size()
                                                                           : lanes_.program.steps.size());
@@ -49,7 +49,7 @@ LaneExecution::LaneExecution(std::shared_ptr<SharedLibraries> libraries, LanePla
                              const Turn& turn)
     : LaneExecution(options, std::move(libraries), std::move(lanes), nullptr) {
   steps_ = std::make_unique<LibrarySteps>(*libraries_, plan(), lanes_.program, *turn.room);
-  make_streams();
+  make_streams(turn.streams);
   make_marks();
   queue_ = turn.queue;
   if (options_.timeline)
@@ -76,10 +76,10 @@ LaneExecution::~LaneExecution() {
     static_cast<void>(joint_tables_.release());
     static_cast<void>(record_.release());
     if (replays_) replays_->leak();
+    if (streams_) streams_->leak();
     return;
   }
   cudaSetDevice(libraries_->device());
-  for (cudaStream_t stream : streams_) cudaStreamDestroy(stream);
   for (const auto* events : {&ended_, &joined_})
     for (cudaEvent_t event : *events)
       if (event != nullptr) cudaEventDestroy(event);
@@ -95,17 +95,10 @@ void LaneExecution::make_steps() {
                                           lanes_.behind ? 0 : lanes_.kept_free);
 }
 
-void LaneExecution::make_streams() {
-  int least = 0, greatest = 0;
-  IMBREX_CUDA_TRY(cudaDeviceGetStreamPriorityRange(&least, &greatest));
-  for (std::size_t s = 0; s < lanes_.lanes(); ++s) {
-    cudaStream_t stream = nullptr;
-    // A collective must not wait until the blocks of a product have all started. Without a kernel, products are on the
-    // first stream.
-    const bool products = kernel_ == nullptr && s == 0;
-    IMBREX_CUDA_TRY(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, products ? least : greatest));
-    streams_.push_back(stream);
-  }
+void LaneExecution::make_streams(std::shared_ptr<LaneStreams> streams) {
+  streams_ = std::move(streams);
+  const LaneStreams::Lanes& lanes = streams_->direct(lanes_.lanes());
+  if (kernel_ == nullptr) own_stream_ = lanes.front();
   for (std::size_t s = 0; s < lanes_.lanes(); ++s) joined_.push_back(new_event());
   for (const LibraryStep& step : lanes_.program.steps) ended_.push_back(step.awaited ? new_event() : nullptr);
   forked_ = new_event();
@@ -252,7 +245,8 @@ void LaneExecution::launch(const Addresses& operands, cudaStream_t main, Call ca
     EpochQueue<LaneExecution>::Place& place = queue_->next();
     // On the execution's own stream, where nothing else runs, the host times replays itself.
     ReplayMarks* const marks = call == Call::captured ? replays_.get() : nullptr;
-    if (marks != nullptr) marks->begin(main);
+    const std::size_t next_lane = lanes_.lanes();
+    if (marks != nullptr) marks->begin(main, streams_->captured(main, next_lane + 1)[next_lane]);
     launch_epoch(operands, main, captured ? forked_ : place.begun, call);
     if (marks != nullptr) marks->end(main);
     if (captured) return;
@@ -267,8 +261,10 @@ void LaneExecution::launch(const Addresses& operands, cudaStream_t main, Call ca
 // `begun` is recorded where lanes fork off.
 void LaneExecution::launch_epoch(const Addresses& operands, cudaStream_t main, cudaEvent_t begun, Call call) {
   if (times_) times_->begin_epoch(main);
+  const std::size_t count = lanes_.lanes();
+  const LaneStreams::Lanes& streams = call == Call::direct ? streams_->direct(count) : streams_->captured(main, count);
   for (const Launch& launch : lanes_.launches) {
-    const cudaStream_t stream = launch.stream == Launch::callers ? main : streams_[launch.stream];
+    const cudaStream_t stream = launch.stream == Launch::callers ? main : streams[launch.stream];
     switch (launch.kind) {
       case Launch::Kind::kernel: kernel_->launch(operands, main, call); break;
       case Launch::Kind::begin: IMBREX_CUDA_TRY(cudaEventRecord(begun, main)); break;
@@ -306,7 +302,7 @@ void LaneExecution::await(cudaStream_t stream) {
   while (queue_->finished < queue_->queued) finish_oldest();
   // Replays on the execution's own stream have no marks, so that no host sees who has come to them.
   std::optional<double> limit;
-  if (kernel_ == nullptr && stream == streams_.front()) limit = world_.options().entry_limit;
+  if (kernel_ == nullptr && stream == own_stream_) limit = world_.options().entry_limit;
   await_within([&] { return cudaStreamQuery(stream); }, limit, [&] { return late_epoch(*limit); });
   // Waits that were given up leave an idle stream, too, and an output that is not finished.
   look();
@@ -364,9 +360,8 @@ void LaneExecution::await_within(Query&& query, std::optional<double> limit, Lat
 }
 
 bool LaneExecution::busy() const {
-  const auto unfinished = [](cudaError_t status) { return status == cudaErrorNotReady; };
-  bool found = kernel_ != nullptr && unfinished(cudaStreamQuery(stream()));
-  for (cudaStream_t s : streams_) found = found || unfinished(cudaStreamQuery(s));
+  bool found = kernel_ != nullptr && cudaStreamQuery(stream()) == cudaErrorNotReady;
+  found = found || (streams_ != nullptr && streams_->busy());
   found = found || (queue_ != nullptr && queue_->busy());
   cudaGetLastError();
   return found;

@@ -17,6 +17,7 @@
 #include "execute/cuda/lanes/epoch_queue.hpp"
 #include "execute/cuda/lanes/joint.hpp"
 #include "execute/cuda/lanes/lane_plan.hpp"
+#include "execute/cuda/lanes/lane_streams.hpp"
 #include "execute/cuda/libraries/library_steps.hpp"
 #include "execute/cuda/libraries/shared_libraries.hpp"
 #include "execute/cuda/times/replay_marks.hpp"
@@ -32,6 +33,7 @@ class LaneExecution final : public StreamExecution {
   struct Turn {
     std::shared_ptr<EpochQueue<LaneExecution>> queue;
     std::shared_ptr<SharedRoom> room;
+    std::shared_ptr<LaneStreams> streams;
   };
 
   /// Collective. `kernel`: where the lanes run concurrently with one, made with as many more readers as the lanes have
@@ -48,7 +50,7 @@ class LaneExecution final : public StreamExecution {
   bool captured() const { return captured_; }
 
   void look() noexcept override;
-  cudaStream_t stream() const override { return kernel_ != nullptr ? kernel_->stream() : streams_.front(); }
+  cudaStream_t stream() const override { return kernel_ != nullptr ? kernel_->stream() : own_stream_; }
   std::string_view kernel_name() const override { return kernel_ != nullptr ? kernel_->kernel_name() : library_name; }
   CodecReport codec_report() override;
   std::int64_t take_misfits(Misfits misfits) override;
@@ -67,7 +69,7 @@ class LaneExecution final : public StreamExecution {
 
   const Plan& plan() const { return lanes_.libraries; }
   void make_steps();
-  void make_streams();
+  void make_streams(std::shared_ptr<LaneStreams> streams);
   void make_marks();
   void make_joints();
   void run_first();
@@ -104,10 +106,11 @@ class LaneExecution final : public StreamExecution {
   std::unique_ptr<CudaExecution> kernel_;
   std::unique_ptr<LibrarySteps> steps_;
   std::unique_ptr<StepTimes> times_;  // timelines only
-  std::vector<cudaStream_t> streams_;
-  std::vector<cudaEvent_t> ended_;   // by step; null where no stream waits for it
-  std::vector<cudaEvent_t> joined_;  // by stream
-  cudaEvent_t forked_ = nullptr;     // where a captured epoch begins
+  std::shared_ptr<LaneStreams> streams_;
+  cudaStream_t own_stream_ = nullptr;  // lane 0, of work that is not captured
+  std::vector<cudaEvent_t> ended_;     // by step; null where no stream waits for it
+  std::vector<cudaEvent_t> joined_;    // by stream
+  cudaEvent_t forked_ = nullptr;       // where a captured epoch begins
   std::shared_ptr<EpochQueue<LaneExecution>> queue_;
   std::unique_ptr<ReplayMarks> replays_;  // of a plan without a kernel, where other ranks are waited for
   std::vector<JointArgs> joints_;

@@ -66,6 +66,8 @@ void StreamExecution::retire() noexcept {
 
 void StreamExecution::enqueue(const Addresses& operands, CudaStream stream) {
   const std::lock_guard guard(calls_.lock());
+  // Calls beside a capture that this thread has open are no part of it.
+  const AsksDuringCaptures asks;
   expect_sound();
   if (!looked_after_) {
     calls_.add(*this);

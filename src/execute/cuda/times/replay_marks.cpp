@@ -16,22 +16,20 @@ ReplayMarks::ReplayMarks() {
   IMBREX_CUDA_TRY(cudaHostGetDevicePointer(&on_device, words, 0));
   on_device_ = static_cast<Words*>(on_device);
   IMBREX_CUDA_TRY(load_mark());
-  IMBREX_CUDA_TRY(cudaStreamCreateWithFlags(&beside_, cudaStreamNonBlocking));
   for (cudaEvent_t* event : {&forked_, &marked_})
     IMBREX_CUDA_TRY(cudaEventCreateWithFlags(event, cudaEventDisableTiming));
 }
 
 ReplayMarks::~ReplayMarks() {
-  if (beside_ != nullptr) cudaStreamDestroy(beside_);
   for (cudaEvent_t event : {forked_, marked_})
     if (event != nullptr) cudaEventDestroy(event);
 }
 
-void ReplayMarks::begin(cudaStream_t stream) {
+void ReplayMarks::begin(cudaStream_t stream, cudaStream_t beside) {
   IMBREX_CUDA_TRY(cudaEventRecord(forked_, stream));
-  IMBREX_CUDA_TRY(cudaStreamWaitEvent(beside_, forked_, 0));
-  IMBREX_CUDA_TRY(launch_mark(&on_device_->begun, beside_));
-  IMBREX_CUDA_TRY(cudaEventRecord(marked_, beside_));
+  IMBREX_CUDA_TRY(cudaStreamWaitEvent(beside, forked_, 0));
+  IMBREX_CUDA_TRY(launch_mark(&on_device_->begun, beside));
+  IMBREX_CUDA_TRY(cudaEventRecord(marked_, beside));
 }
 
 void ReplayMarks::end(cudaStream_t stream) {

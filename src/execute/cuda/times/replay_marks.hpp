@@ -19,9 +19,9 @@ class ReplayMarks {
   ReplayMarks(const ReplayMarks&) = delete;
   ReplayMarks& operator=(const ReplayMarks&) = delete;
 
-  /// On a stream that is captured, before and after an epoch. The first mark runs concurrently with the epoch; the last
-  /// one follows it, and takes about a microsecond.
-  void begin(cudaStream_t stream);
+  /// On a stream that is captured, before and after an epoch. The first mark goes to `beside`, a stream of the same
+  /// capture, and runs concurrently with the epoch; the last one follows it, and takes about a microsecond.
+  void begin(cudaStream_t stream, cudaStream_t beside);
   void end(cudaStream_t stream);
 
   /// So many epochs have begun since the last look, and whether one is under way. Any thread, one at a time.
@@ -41,7 +41,6 @@ class ReplayMarks {
 
   std::unique_ptr<Words, HostFree> words_;
   Words* on_device_ = nullptr;
-  cudaStream_t beside_ = nullptr;
   cudaEvent_t forked_ = nullptr, marked_ = nullptr;
   std::uint64_t seen_ = 0;  // epochs begun
 };
