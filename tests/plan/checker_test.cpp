@@ -195,7 +195,7 @@ TEST(Checker, NamesElementsThatAreMissingDoubledOrWrong) {
       reduction->from[1] = reduction->from[0];
       break;
     }
-  expect_fault(plan, Fault::coverage, "counted twice");
+  expect_fault(plan, Fault::coverage, "the sum over k 0..3 would be counted twice");
   // A contribution left out.
   plan = reduce_scatter();
   for (Task& task : compute(plan, 0))

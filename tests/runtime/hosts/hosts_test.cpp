@@ -121,7 +121,10 @@ TEST(Hosts, AnExceptionIsToldToAll) {
 }
 
 TEST(Hosts, ARefusedCallIsToldToThoseThatTakeIt) {
-  for (const int rank : {0, 2}) expect_well(HostsLaunch().run("aabc", {"refuse-call", std::to_string(rank)}));
+  for (const int rank : {0, 2}) {
+    expect_well(HostsLaunch().run("aabc", {"refuse-call", std::to_string(rank)}));
+    expect_well(HostsLaunch().run("aabc", {"refuse-call", std::to_string(rank), "late"}));
+  }
 }
 
 TEST(Hosts, WordsAreStoredOnOtherHostsInOrder) { expect_well(HostsLaunch().run("aabbc", {"put-words", "0"})); }
