@@ -59,6 +59,9 @@ struct OperatorOptions {
   /// Names of the `knobs` that are kept, as plan files name them: {"tile_n"}. The others are chosen, as they would be
   /// without. Empty: all are kept. Unknown names are Error(invalid_input).
   std::vector<std::string> fixed_knobs = {};
+  /// Not null: what runs, the same on every rank. It is a plan of the operator's problem that has passed check().
+  /// Strategy, knobs and codec are the plan's, and none is given; nor is any_m or packed.
+  std::shared_ptr<const Plan> plan = {};
 };
 
 /// What the four operators share. One object a rank; ranks make and destroy it together, and the world outlives it. The
@@ -210,6 +213,10 @@ class GemmAllToAll : public GemmOperator {
  public:
   GemmAllToAll(World& world, const GemmShape& shape, const OperatorOptions& options = {});
 };
+
+/// The operator of that kind: one of those above.
+std::unique_ptr<GemmOperator> make_operator(World& world, Operator op, const GemmShape& shape,
+                                            const OperatorOptions& options = {});
 
 /// Collective: gives the world's GPU memory back to the driver, on every rank, until it is needed again: the symmetric
 /// heap of all operators, and the workspace of all collectives. Waits until the calls and replays of all ranks are

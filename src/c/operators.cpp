@@ -72,16 +72,6 @@ struct Wanted {
   OperatorOptions options;
 };
 
-std::shared_ptr<GemmOperator> make(World& world, const Wanted& wanted) {
-  switch (wanted.kind) {
-    case Operator::all_gather_gemm: return std::make_shared<AllGatherGemm>(world, wanted.shape, wanted.options);
-    case Operator::gemm_reduce_scatter: return std::make_shared<GemmReduceScatter>(world, wanted.shape, wanted.options);
-    case Operator::gemm_all_reduce: return std::make_shared<GemmAllReduce>(world, wanted.shape, wanted.options);
-    case Operator::gemm_all_to_all: return std::make_shared<GemmAllToAll>(world, wanted.shape, wanted.options);
-  }
-  return nullptr;
-}
-
 }  // namespace
 }  // namespace imbrex::c
 
@@ -100,7 +90,7 @@ imbrex_status imbrex_operator_make(imbrex_world* world, imbrex_operator_kind kin
       const GemmShape shape = c::shape_of(gemm);
       return c::Wanted{op, shape, c::operator_options(options)};
     });
-    auto op = c::make(own, wanted);
+    std::shared_ptr<GemmOperator> op = make_operator(own, wanted.kind, wanted.shape, wanted.options);
     std::vector<std::string> names;
     for (const OperandInfo& info : op->operands()) names.emplace_back(info.name);
     *made = static_cast<imbrex_operator*>(static_cast<void*>(

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <optional>
 
+#include "execute/layout.hpp"
+#include "plan/operand_buffers.hpp"
 #include "plan/problem.hpp"
 #include "runtime/cuda/device_memory.hpp"
 
@@ -38,7 +40,7 @@ HostValues spread(HostValues values, const Problem& problem) {
 class HostOperands final : public OperandMemory {
  public:
   HostOperands(HostValues values, const Problem& problem)
-      : values_(spread(std::move(values), problem)), gathered_(problem.gathered_a) {
+      : OperandMemory(problem), values_(spread(std::move(values), problem)), gathered_(problem.gathered_a) {
     for (const OperandInfo& info : outputs_of(problem)) outputs_.emplace_back(info.bytes());
   }
 
@@ -65,12 +67,12 @@ class HostOperands final : public OperandMemory {
 
 class DeviceOperands final : public OperandMemory {
  public:
-  DeviceOperands(const HostValues& packed, const Problem& problem, Executor& executor) : gathered_(problem.gathered_a) {
+  DeviceOperands(const HostValues& packed, const Problem& problem, std::shared_ptr<void> out)
+      : OperandMemory(problem), gathered_(problem.gathered_a) {
     const HostValues values = spread(packed, problem);
     for (const OperandInfo& info : outputs_of(problem))
       if (outputs_.empty())
-        outputs_.push_back(
-            std::make_unique<runtime::DeviceMemory>(info.bytes(), executor.allocate_output(info.bytes())));
+        outputs_.push_back(std::make_unique<runtime::DeviceMemory>(info.bytes(), std::move(out)));
       else
         outputs_.push_back(std::make_unique<runtime::DeviceMemory>(info.bytes()));
     upload(a_, values.a);
@@ -122,6 +124,21 @@ class DeviceOperands final : public OperandMemory {
 
 }  // namespace
 
+std::vector<Operand> OperandMemory::named() {
+  const Addresses addresses = operands();
+  const std::vector<Buffer> buffers = plan::operand_buffers(problem_);
+  std::vector<Operand> all;
+  for (const OperandInfo& info : operands_of(problem_)) {
+    int buffer = 0;
+    while (buffers[static_cast<std::size_t>(buffer)].name != info.name) ++buffer;
+    void* const data = info.role == OperandRole::output
+                           ? execute::output_of(addresses, problem_, buffer)
+                           : const_cast<void*>(execute::input_of(addresses, problem_, buffer));
+    all.push_back({info.name, info.at(data)});
+  }
+  return all;
+}
+
 std::vector<OperandInfo> outputs_of(const Problem& problem) {
   std::vector<OperandInfo> outputs = operands_of(problem);
   std::erase_if(outputs, [](const OperandInfo& info) { return info.role == OperandRole::input; });
@@ -162,8 +179,13 @@ std::unique_ptr<OperandMemory> host_operands(HostValues values, const Problem& p
   return std::make_unique<HostOperands>(std::move(values), problem);
 }
 
+std::unique_ptr<OperandMemory> device_operands(const HostValues& values, const Problem& problem,
+                                               std::shared_ptr<void> out) {
+  return std::make_unique<DeviceOperands>(values, problem, std::move(out));
+}
+
 std::unique_ptr<OperandMemory> device_operands(const HostValues& values, const Problem& problem, Executor& executor) {
-  return std::make_unique<DeviceOperands>(values, problem, executor);
+  return device_operands(values, problem, executor.allocate_output(outputs_of(problem).front().bytes()));
 }
 
 }  // namespace imbrex::jobs

@@ -24,7 +24,9 @@
 #include "jobs/reference.hpp"
 #include "jobs/run_device.hpp"
 #include "jobs/run_ranks.hpp"
+#include "ops/gemm_request.hpp"
 #include "ops/span_bytes.hpp"
+#include "ops/world_gpus.hpp"
 #include "plan/digest.hpp"
 #include "plan/problem.hpp"
 #include "problem/descriptor.hpp"
@@ -55,19 +57,23 @@ class Job {
 
   int run(World& world) const {
     RunResult result{plan_.problem, plan_.strategy, plan_.knobs, device_, {}, false, 0, 0, {}, {}, {}, reason_};
-    const auto executor = make_executor(world);
-    if (device_ == Device::cuda) expect_gpu_memory(world);
+    const OperatorOptions options = operator_options();
+    if (device_ == Device::cuda) {
+      static_cast<void>(ops::gpus_of(world, options.cuda));  // takes the rank's GPU
+      expect_gpu_memory(world);
+    }
     if (request_.verify) base::reserve_blas(1);  // for the reference
-    const auto execution = executor->prepare(plan_);
+    const auto op = make_operator(world, plan_.problem.op, ops::shape_of(plan_.problem), options);
     const std::vector<OperandInfo> outputs = outputs_of(plan_.problem);
-    const auto memory = load_operands(world.rank(), *executor);
+    const auto memory = load_operands(world.rank(), *op);
+    const std::vector<Operand> operands = memory->named();
     std::vector<std::vector<std::byte>> first;
     Verdict verdict;
     std::vector<Span> spans;
     for (int i = 0; i < request_.repeat; ++i) {
       memory->poison();
       world.barrier();
-      Report report = execution->run(memory->operands());
+      Report report = op->run_and_wait(operands);
       result.seconds.push_back(slowest(world, report.seconds));
       spans = std::move(report.timeline.spans);
       for (std::size_t o = 0; o < outputs.size(); ++o) {
@@ -102,19 +108,19 @@ class Job {
   }
 
  private:
-  std::unique_ptr<Executor> make_executor(World& world) const {
-    if (device_ == Device::cpu) {
-      CpuOptions options = request_.cpu;
-      options.timeline = request_.timeline;
-      return make_cpu_executor(world, options);
-    }
-    CudaOptions options;
-    options.heap_bytes = execute::HeapLayout(plan_).bytes() + outputs_of(plan_.problem).front().bytes() + (1 << 20);
-    options.testing.delays = request_.cpu.testing.delays;
-    options.kernel = request_.kernel;
-    options.ranks_per_gpu = request_.ranks_per_gpu;
-    options.timeline = request_.timeline;
-    return make_cuda_executor(world, options);
+  OperatorOptions operator_options() const {
+    OperatorOptions options;
+    options.plan = std::make_shared<const Plan>(plan_);
+    options.device = device_;
+    options.cpu = request_.cpu;
+    options.cpu.timeline = request_.timeline;
+    options.cuda.heap_bytes =
+        execute::HeapLayout(plan_).bytes() + outputs_of(plan_.problem).front().bytes() + (1 << 20);
+    options.cuda.testing.delays = request_.cpu.testing.delays;
+    options.cuda.kernel = request_.kernel;
+    options.cuda.ranks_per_gpu = request_.ranks_per_gpu;
+    options.cuda.timeline = request_.timeline;
+    return options;
   }
 
   // Before a page of them is touched. Ranks that share a GPU need theirs together.
@@ -130,13 +136,13 @@ class Job {
     });
   }
 
-  std::unique_ptr<OperandMemory> load_operands(int rank, Executor& executor) const {
+  std::unique_ptr<OperandMemory> load_operands(int rank, GemmOperator& op) const {
     HostValues values{operands_.part(true, rank), operands_.part(false, rank), operands_.bias(rank),
                       operands_.scales(true, rank), operands_.scales(false, rank)};
     for (int product = 1; product < plan::count_products(plan_.problem); ++product)
       values.more[static_cast<std::size_t>(product) - 1] = {operands_.part(false, rank, product),
                                                             operands_.bias(rank, product)};
-    return device_ == Device::cuda ? device_operands(values, plan_.problem, executor)
+    return device_ == Device::cuda ? device_operands(values, plan_.problem, op.allocate_output())
                                    : host_operands(std::move(values), plan_.problem);
   }
 

@@ -146,7 +146,7 @@ struct GemmOperator::State {
     gpus = ops::gpus_of(world, options.cuda);
     refusal = gpus->refusal;
     if (!refusal.empty()) return false;
-    const ops::PlanRequest request{options.strategy, ops::given_of(options), options.codec};
+    const ops::PlanRequest request{options.strategy, ops::given_of(options), options.codec, options.plan};
     try {
       on_gpus = shape.any_m ? gpus->operation_of_any_m(world, problem, request, own_memory)
                             : gpus->operation(world, problem, request);
@@ -298,12 +298,15 @@ std::unique_ptr<GemmOperator::State> GemmOperator::make(World& world, Operator o
     validate(problem);
     options = ops::with_codec(problem, given);
     if (shape.packed) ops::expect_packable(problem, shape.any_m, options);
+    ops::expect_own_plan(problem, shape, options);
     return ops::terms_of(problem, shape.any_m, options, wanted, runtime::calls_of(world).checked())
         .add("packed", shape.packed);
   });
   if (shape.packed) ops::choose_packed(world, wanted, problem, options);
+  if (options.plan != nullptr) options.codec = options.plan->knobs.codec;
   auto made = std::make_unique<State>(world, problem, shape, options, given);
   State& s = *made;
+  s.plan = options.plan;
   if (shape.packed) s.list_blocks();
   if (wanted && s.prepare_on_gpus(own_memory, s.why_cpu)) return made;
   if (options.device == Device::cuda) throw Error(ErrorCode::invalid_input, fmt::format("device cuda: {}", s.why_cpu));
@@ -311,7 +314,7 @@ std::unique_ptr<GemmOperator::State> GemmOperator::make(World& world, Operator o
     s.prepare_any_m();
     return made;
   }
-  s.plan = std::make_shared<const Plan>(s.plan_of(problem.m));
+  if (s.plan == nullptr) s.plan = std::make_shared<const Plan>(s.plan_of(problem.m));
   s.host = make_cpu_executor(world, options.cpu);
   s.on_host = s.host->prepare(s.plan);
   return made;

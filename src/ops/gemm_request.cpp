@@ -7,6 +7,7 @@
 #include "choose/choose_gpu.hpp"
 #include "execute/terms.hpp"
 #include "ops/world_gpus.hpp"
+#include "plan/digest.hpp"
 #include "plan/problem.hpp"
 #include "plan/strategies/strategies.hpp"
 
@@ -19,6 +20,42 @@ Problem problem_of(Operator op, const GemmShape& shape, int ranks) {
   return {op,       shape.m,      shape.n,          shape.k,   ranks,     shape.type, shape.bias,     shape.scales,
           b_layout, shape.more_n, shape.gathered_a, shape.lda, shape.ldb, shape.ldo,  shape.more_ldb, shape.more_ldo,
           {}};
+}
+
+GemmShape shape_of(const Problem& p) {
+  return {.m = p.m,
+          .n = p.n,
+          .k = p.k,
+          .type = p.type,
+          .bias = p.bias,
+          .scales = p.scales,
+          .b_layout = p.b_layout,
+          .more_n = p.more_n,
+          .gathered_a = p.gathered_a,
+          .lda = p.lda,
+          .ldb = p.ldb,
+          .ldo = p.ldo,
+          .more_ldb = p.more_ldb,
+          .more_ldo = p.more_ldo};
+}
+
+void expect_own_plan(const Problem& problem, const GemmShape& shape, const OperatorOptions& options) {
+  if (options.plan == nullptr) return;
+  IMBREX_EXPECTS(!shape.any_m && !shape.packed,
+                 "a plan is given with {}: it is of one M, and of an output that lies in rows",
+                 shape.any_m ? "any_m" : "packed");
+  IMBREX_EXPECTS(!options.strategy && !options.knobs && !options.codec,
+                 "a plan is given, and {} with it: the plan says which",
+                 options.strategy ? "a strategy"
+                 : options.knobs  ? "knobs"
+                                  : "a codec");
+  if (options.plan->problem == problem) return;
+  plan::Fields own, of_plan;
+  plan::add_fields(own, problem);
+  plan::add_fields(of_plan, options.plan->problem);
+  for (std::size_t i = 0; i < own.size(); ++i)
+    IMBREX_EXPECTS(own[i] == of_plan[i], "the plan is of a problem with {} = {}, the operator's has {}",
+                   of_plan[i].first, of_plan[i].second, own[i].second);
 }
 
 plan::GivenKnobs given_of(const OperatorOptions& options) { return {options.knobs, options.fixed_knobs}; }
@@ -59,6 +96,7 @@ runtime::Terms terms_of(const Problem& problem, bool any_m, const OperatorOption
   terms.add("any_m", any_m).add("IMBREX_CHECK_CALLS", checked);
   plan::add_fields(fields, options.strategy, given_of(options));
   execute::add(terms, fields);
+  terms.add("plan", options.plan == nullptr ? "chosen" : fmt::format("{:016x}", plan::digest_of(*options.plan)));
   if (!options.knobs) terms.add("codec", options.codec ? name_of(*options.codec) : "none");
   terms.add("device", name_of(gpus_wanted ? options.device : Device::cpu));
   if (gpus_wanted) execute::add(terms, options.cuda);

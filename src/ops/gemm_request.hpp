@@ -10,7 +10,14 @@ namespace imbrex::ops {
 
 Problem problem_of(Operator op, const GemmShape& shape, int ranks);
 
+/// Its inverse, of a problem whose output lies in rows.
+GemmShape shape_of(const Problem& problem);
+
 plan::GivenKnobs given_of(const OperatorOptions& options);
+
+/// Throws Error(invalid_input) where a plan is given that the operator cannot run, or what follows from it is given,
+/// too.
+void expect_own_plan(const Problem& problem, const GemmShape& shape, const OperatorOptions& options);
 
 /// Throws Error(invalid_input) where no plan leaves the problem's output packed.
 void expect_packable(const Problem& problem, bool any_m, const OperatorOptions& options);

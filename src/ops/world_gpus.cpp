@@ -127,11 +127,16 @@ std::shared_ptr<GpuOperation> WorldGpus::find(const Problem& problem, const Plan
 std::shared_ptr<GpuOperation> WorldGpus::operation(World& world, const Problem& problem, const PlanRequest& request) {
   if (auto kept = find(problem, request, false)) return kept;
   auto made = std::make_shared<GpuOperation>(GpuOperation{problem, request});
-  made->chosen =
-      of_rank_0(world, choose::choose_gpu_candidate(problem, request.strategy, request.knobs, gpus, request.codec));
-  note(problem, request);
-  made->own = executor->prepare_tasks(
-      [&] { return plan::make_rank_tasks(problem, made->chosen.strategy, made->chosen.knobs, world.rank()); });
+  if (request.plan != nullptr) {
+    made->chosen = {request.plan->strategy, request.plan->knobs};
+    made->own = executor->prepare(request.plan);
+  } else {
+    made->chosen =
+        of_rank_0(world, choose::choose_gpu_candidate(problem, request.strategy, request.knobs, gpus, request.codec));
+    note(problem, request);
+    made->own = executor->prepare_tasks(
+        [&] { return plan::make_rank_tasks(problem, made->chosen.strategy, made->chosen.knobs, world.rank()); });
+  }
   operations.push_back(made);
   return made;
 }

@@ -18,11 +18,12 @@
 
 namespace imbrex::ops {
 
-/// What was asked for; a codec is in given knobs, too.
+/// What was asked for; a codec is in given knobs, too. A plan that is given says the rest.
 struct PlanRequest {
   std::optional<Strategy> strategy;
   plan::GivenKnobs knobs;
   std::optional<CodecPair> codec;
+  std::shared_ptr<const Plan> plan{};
 
   bool operator==(const PlanRequest&) const = default;
 };

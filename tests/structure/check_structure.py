@@ -38,6 +38,9 @@ GETENV = re.compile(r"\b(secure_)?getenv\s*\(")
 SETENV = re.compile(r"\b(setenv|unsetenv|putenv|clearenv)\s*\(")
 DOWN_CAST = re.compile(r"\bdynamic_cast\s*<")
 CASTER = "src/runtime/host_world.cpp"  # every World is one class, which its users do not see
+MAKER = re.compile(r"\bmake_(cpu|cuda|world)_executor\s*\(")
+# Measurements of plans, which take an executor's own times. They are to go through operators, too.
+MEASURES = ("src/jobs/measure/", "bench/layouts.cpp", "bench/gathered_a.cpp", "bench/signaled/", "bench/versions/")
 SETTER = "src/jobs/nccl_environment.cpp"  # the program's: the library leaves its user's environment as it is
 
 
@@ -190,6 +193,14 @@ def check_casts(root):
             if path.suffix in CODE and str(path.relative_to(root)) != CASTER and DOWN_CAST.search(without_comments(text_of(path)))]
 
 
+def check_makers(root):
+    """What is run and measured is what users call: an operator."""
+    return [f"{path.relative_to(root)}: makes an executor; operators do, and measurements of plans may"
+            for folder in ("src", "cli", "bench") for path in files(root, folder)
+            if path.suffix in CODE and not str(path.relative_to(root)).startswith(("src/execute/", "src/ops/", *MEASURES))
+            and MAKER.search(without_comments(text_of(path)))]
+
+
 def check_narrowing(root):
     """Numbers that a plan decides go through base::narrow, which checks them, or base::wrapped, which says why not."""
     return [f"{path.relative_to(root)}:{number}: casts to 32 bits or fewer; base::narrow checks that the value fits"
@@ -241,7 +252,7 @@ def check_listed(root):
             if path.suffix in (".cpp", ".cu", ".c") and path.resolve() not in listed]
 
 
-CHECKS = [check_rooms, check_arrows, check_foreign, check_casts, check_narrowing, check_writers, check_sizes, check_sentences, check_listed]
+CHECKS = [check_rooms, check_arrows, check_foreign, check_casts, check_makers, check_narrowing, check_writers, check_sizes, check_sentences, check_listed]
 
 
 def main(argv):

@@ -119,6 +119,12 @@ class Checks(unittest.TestCase):
         self.refuse("src/plan/plan.hpp: has a dynamic_cast", {"src/plan/plan.hpp": cast})
         self.assertEqual(faults_of({"src/plan/plan.hpp": "// dynamic_cast<Plan*>(y)\n", "cli/commands.hpp": cast}), [])
 
+    def test_makers(self):
+        made = "const auto executor = make_cuda_executor(world, options);\n"
+        for path in ("src/jobs/run.hpp", "cli/run.hpp", "bench/new.hpp"):
+            self.refuse(f"{path}: makes an executor", {path: made})
+        self.assertEqual(faults_of({"src/ops/x.hpp": made, "src/jobs/x.hpp": "// make_cpu_executor(world)\n"}), [])
+
     def test_foreign(self):
         self.refuse("no CUDA header", {"src/plan/plan.hpp": "#include <cuda_runtime.h>\n"})
         self.refuse("no CUDA header", {"src/machine/x.hpp": "#include <nccl.h>\n"})

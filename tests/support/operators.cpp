@@ -23,39 +23,11 @@ std::string error_of(const std::function<void()>& f) {
   return "";
 }
 
-std::unique_ptr<GemmOperator> make_operator(World& world, Operator op, const GemmShape& shape,
-                                            const OperatorOptions& options) {
-  switch (op) {
-    case Operator::all_gather_gemm: return std::make_unique<AllGatherGemm>(world, shape, options);
-    case Operator::gemm_reduce_scatter: return std::make_unique<GemmReduceScatter>(world, shape, options);
-    case Operator::gemm_all_reduce: return std::make_unique<GemmAllReduce>(world, shape, options);
-    case Operator::gemm_all_to_all: return std::make_unique<GemmAllToAll>(world, shape, options);
-  }
-  return nullptr;
-}
-
 std::unique_ptr<jobs::OperandSource> seeded_operands(Problem problem, std::uint64_t seed) {
   jobs::RunRequest request;
   request.problem = problem;
   request.seed = seed;
   return jobs::open_operands(request, problem);
-}
-
-GemmShape shape_of(const Problem& p) {
-  return {.m = p.m,
-          .n = p.n,
-          .k = p.k,
-          .type = p.type,
-          .bias = p.bias,
-          .scales = p.scales,
-          .b_layout = p.b_layout,
-          .more_n = p.more_n,
-          .gathered_a = p.gathered_a,
-          .lda = p.lda,
-          .ldb = p.ldb,
-          .ldo = p.ldo,
-          .more_ldb = p.more_ldb,
-          .more_ldo = p.more_ldo};
 }
 
 std::vector<std::byte> result_of(World& world, GemmOperator& op, const Problem& problem, std::uint64_t seed) {

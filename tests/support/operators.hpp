@@ -10,6 +10,7 @@
 #include "imbrex/ops.hpp"
 #include "jobs/operands.hpp"
 #include "jobs/reference.hpp"
+#include "ops/gemm_request.hpp"
 
 namespace imbrex::test {
 
@@ -18,15 +19,11 @@ OperatorOptions on_cpu();
 /// What the Error says that `f` throws; empty if it throws none.
 std::string error_of(const std::function<void()>& f);
 
-/// The operator of that kind.
-std::unique_ptr<GemmOperator> make_operator(World& world, Operator op, const GemmShape& shape,
-                                            const OperatorOptions& options);
+using imbrex::make_operator;
+using ops::shape_of;
 
 /// Operands from a seed, the same on every rank.
 std::unique_ptr<jobs::OperandSource> seeded_operands(Problem problem, std::uint64_t seed);
-
-/// What makes an operator of that problem.
-GemmShape shape_of(const Problem& problem);
 
 /// What the operator of one output gives where its operands, in host memory, lie as the problem says: without what is
 /// between its rows. Operands are those of a seed, with poison between their rows. Throws Error(unsound) if something

@@ -1,0 +1,148 @@
+// Operators that run a plan which their caller brings.
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "imbrex/advanced/execute.hpp"
+#include "imbrex/error.hpp"
+#include "plan/digest.hpp"
+#include "support/operators.hpp"
+
+namespace imbrex {
+namespace {
+
+using test::error_of, test::on_cpu, test::OperatorCase;
+
+constexpr int ranks = 2;
+const WorldOptions world_options{.heap_bytes = 1 << 22, .wait_limit = 20};
+
+Problem problem_of(Operator op) { return {op, 64, 64, 64, ranks, Type::bf16}; }
+
+Plan plan_of(Operator op, Strategy strategy, const std::optional<CodecPair>& codec = {}) {
+  Knobs knobs{.tile_m = 16, .tile_n = 16};
+  if (op != Operator::all_gather_gemm) knobs.transport = Transport::store;
+  if (strategy == Strategy::sequential) knobs = {};
+  knobs.codec = codec;
+  return make_plan(problem_of(op), strategy, knobs);
+}
+
+// The last two tiles of rank 0 change places: no strategy makes that plan.
+Plan edited(Plan plan) {
+  for (Queue& queue : plan.ranks.front().queues)
+    for (std::size_t i = queue.tasks.size(); queue.engine == Engine::compute && i-- > 1;) {
+      Task &last = queue.tasks[i], &before = queue.tasks[i - 1];
+      if (!std::holds_alternative<Tile>(last.work) || !std::holds_alternative<Tile>(before.work)) continue;
+      last.mate = before.mate = 0;
+      std::swap(last, before);
+      return plan;
+    }
+  return plan;
+}
+
+OperatorOptions with(Plan plan) {
+  OperatorOptions options = on_cpu();
+  options.plan = std::make_shared<const Plan>(std::move(plan));
+  return options;
+}
+
+// Neither it nor a part of it is chosen anew.
+TEST(GivenPlan, RunsAsItStands) {
+  for (const Operator op :
+       {Operator::all_gather_gemm, Operator::gemm_reduce_scatter, Operator::gemm_all_reduce, Operator::gemm_all_to_all})
+    for (const Strategy strategy : {Strategy::fused, Strategy::sequential}) {
+      const Plan made = plan_of(op, strategy), plan = edited(made);
+      ASSERT_FALSE(check(plan).has_value());
+      if (strategy == Strategy::fused) {
+        EXPECT_NE(plan::digest_of(plan), plan::digest_of(made)) << name_of(op);
+      }
+      EXPECT_EQ(run_threads(ranks, world_options,
+                            [&](World& world) {
+                              OperatorCase c(world, op, test::shape_of(plan.problem), with(plan));
+                              EXPECT_EQ(plan::digest_of(c.op().plan()), plan::digest_of(plan));
+                              for (int call = 0; call < 3; ++call) {
+                                std::vector<std::byte> out(c.out_bytes());
+                                c.op().run(c.operands(out.data()));
+                                EXPECT_EQ(c.judge(out), "");
+                              }
+                              return 0;
+                            }),
+                0)
+          << name_of(op);
+    }
+}
+
+TEST(GivenPlan, HasTheCodecThatItSays) {
+  const Plan plan = plan_of(Operator::gemm_all_reduce, Strategy::sequential, parse_codec_pair("int8"));
+  EXPECT_EQ(run_threads(ranks, world_options,
+                        [&](World& world) {
+                          OperatorCase c(world, Operator::gemm_all_reduce, test::shape_of(plan.problem), with(plan));
+                          std::vector<std::byte> out(c.out_bytes());
+                          c.op().run(c.operands(out.data()));
+                          EXPECT_EQ(c.judge(out), "");
+                          EXPECT_GT(c.op().codec_report().groups, 0);
+                          return 0;
+                        }),
+            0);
+}
+
+TEST(GivenPlan, IsRefusedWhereItDoesNotFitOnEveryRank) {
+  const Plan plan = plan_of(Operator::gemm_all_reduce, Strategy::fused);
+  const auto refused = [&](const GemmShape& shape, const OperatorOptions& options, const std::string& why) {
+    EXPECT_EQ(run_threads(ranks, world_options,
+                          [&](World& world) {
+                            const std::string said = error_of([&] { GemmAllReduce(world, shape, options); });
+                            EXPECT_NE(said.find(why), std::string::npos) << said;
+                            // What was refused leaves the world as it was.
+                            OperatorCase c(world, Operator::gemm_all_reduce, {16, 16, 16}, on_cpu());
+                            std::vector<std::byte> out(c.out_bytes());
+                            c.op().run(c.operands(out.data()));
+                            EXPECT_EQ(c.judge(out), "");
+                            return 0;
+                          }),
+              0);
+  };
+  const GemmShape shape = test::shape_of(plan.problem);
+  OperatorOptions options = with(plan);
+  options.strategy = Strategy::fused;
+  refused(shape, options, "a plan is given, and a strategy with it");
+  options = with(plan);
+  options.knobs = Knobs{};
+  refused(shape, options, "a plan is given, and knobs with it");
+  options = with(plan);
+  options.codec = parse_codec_pair("int8");
+  refused(shape, options, "a plan is given, and a codec with it");
+  GemmShape other = shape;
+  other.any_m = true;
+  refused(other, with(plan), "a plan is given with any_m");
+  other = shape;
+  other.packed = true;
+  refused(other, with(plan), "a plan is given with packed");
+  other = shape;
+  other.m = 65;
+  refused(other, with(plan), "the plan is of a problem with m = 64, the operator's has 65");
+  other = shape;
+  other.bias = true;
+  refused(other, with(plan), "the plan is of a problem with bias = ");
+  refused(shape, with(plan_of(Operator::gemm_reduce_scatter, Strategy::fused)),
+          "the plan is of a problem with operator = gemm_reduce_scatter, the operator's has gemm_all_reduce");
+}
+
+TEST(GivenPlan, IsTheSameOnEveryRank) {
+  const Plan plan = plan_of(Operator::gemm_all_reduce, Strategy::fused), other = edited(plan);
+  EXPECT_EQ(run_threads(ranks, world_options,
+                        [&](World& world) {
+                          const std::string said = error_of([&] {
+                            GemmAllReduce(world, test::shape_of(plan.problem), with(world.rank() == 0 ? plan : other));
+                          });
+                          EXPECT_NE(said.find("plan"), std::string::npos) << said;
+                          EXPECT_NE(said.find("rank 1"), std::string::npos) << said;
+                          return 0;
+                        }),
+            0);
+}
+
+}  // namespace
+}  // namespace imbrex
