@@ -71,6 +71,26 @@ TEST(HostsMembers, ThatSendWhatNoRankSendsAreLost) {
   expect([](Connection& connection) { connection.send(FrameKind::word, bytes_of(PutWord{4, 1})); });
 }
 
+// One of two places closes each connection at once; the other one is silent, so that the knock goes on.
+TEST(HostsMembers, KnockOnceAtEachPlaceUnlessAskedToGoOn) {
+  const HostsLaunch launch;
+  const Secret secret = secret_of(launch);
+  for (const bool again : {false, true}) {
+    const FileDescriptor closes = listen_tcp(*Endpoint::parse("127.0.0.1", 0)),
+                         silent = listen_tcp(*Endpoint::parse("127.0.0.1", 0));
+    int came = 0;
+    Answers answers({own_end(closes), own_end(silent)});
+    const auto meanwhile = [&] {
+      int error = 0;
+      while (accept_tcp(closes, error)) ++came;
+    };
+    EXPECT_FALSE(knock(answers, {}, {secret, world_of(launch), {}}, deadline_in(0.6), again, meanwhile));
+    meanwhile();
+    EXPECT_EQ(came > 1, again) << came;
+    EXPECT_GT(came, 0);
+  }
+}
+
 // Its connection's thread tells them, or the rank when it leaves, and not both.
 TEST(HostsMembers, HearOfAFailureOnce) {
   HostsLaunch launch;
