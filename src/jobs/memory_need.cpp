@@ -86,7 +86,11 @@ double least_bytes_of(const Problem& problem, bool verify) {
     double a_and_b = 0, largest_out = 0;
     for (const OperandInfo& info : operands_of(problem)) {
       const auto elements = static_cast<double>(info.rows) * static_cast<double>(info.cols);
-      const double bytes = elements * static_cast<double>(size_of(info.type));
+      const double with_gaps = info.pitch == 0
+                                   ? elements
+                                   : static_cast<double>(info.lines() - 1) * static_cast<double>(info.pitch) +
+                                         static_cast<double>(info.length());
+      const double bytes = with_gaps * static_cast<double>(size_of(info.type));
       // Results are kept twice, to compare repeats.
       all += info.role == OperandRole::output ? 2 * bytes : bytes;
       if (info.role == OperandRole::output) largest_out = std::max(largest_out, elements);

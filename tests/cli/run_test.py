@@ -232,6 +232,8 @@ class Run(Case):
             self.refuse("run", "gemm_all_reduce", "--m", huge, "--n", huge, "--k", huge, "--device", device, "--verify",
                         says=["gemm_all_reduce", f"{huge}", "over 4 ranks, verified, needs", left], environment={"CUDA_VISIBLE_DEVICES": ""})
         self.refuse("run", "all_reduce", "--m", 2**20, "--n", 2**20, "--ranks", 64, "--device", "cpu", says=["all_reduce 1048576 x 1048576", left])
+        for far in ("--lda", "--ldb", "--ldo"):
+            self.refuse("run", "gemm_all_to_all", "--m", 4096, "--n", 64, "--k", 4096, far, 2**31 - 1, "--device", "cpu", says=["gemm_all_to_all", left])
 
     def test_a_file_that_may_not_grow_is_an_error(self):
         done = subprocess.run(["sh", "-c", 'ulimit -f 0; exec "$@"', "sh", PROGRAM, "run", "gemm_all_reduce", "--m", "64", "--n", "64",

@@ -75,6 +75,10 @@ TEST(MemoryNeed, AllRanksCountAndTheirReferences) {
   const double operands = 4 * 2.0 * (100 * 100 + 100 * 200 + 2 * 100 * 200);
   EXPECT_EQ(least_bytes_of(p, false), operands);
   EXPECT_EQ(least_bytes_of(p, true), operands + 4 * (100 * 200 * 44.0 + 8.0 * (100 * 100 + 100 * 200)));
+  // What lies between rows is memory, too.
+  Problem apart = p;
+  apart.lda = std::int64_t{1} << 31;
+  EXPECT_EQ(least_bytes_of(apart, false), operands + 4 * 2 * 99 * (0x1p31 - 100));
 }
 
 }  // namespace
