@@ -5,8 +5,8 @@
 #include <optional>
 
 #include "base/check.hpp"
-#include "execute/cuda/lanes/cuda_execution.hpp"
-#include "execute/cuda/lanes/cuda_pool.hpp"
+#include "execute/cuda/fused/cuda_execution.hpp"
+#include "execute/cuda/fused/cuda_pool.hpp"
 #include "execute/cuda/lanes/lane_plan.hpp"
 #include "execute/cuda/lanes/libraries.hpp"
 #include "execute/cuda/libraries/library_translate.hpp"

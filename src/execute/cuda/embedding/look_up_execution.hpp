@@ -15,7 +15,7 @@
 #include "embedding/cuda/cuda_look_up.hpp"
 #include "execute/cuda/embedding/ends.hpp"
 #include "execute/cuda/embedding/look_up_plan.hpp"
-#include "execute/cuda/lanes/kernel_execution.hpp"
+#include "execute/cuda/fused/kernel_execution.hpp"
 #include "plan/bags.hpp"
 #include "problem/embedding.hpp"
 #include "runtime/cuda/cuda_heap.hpp"

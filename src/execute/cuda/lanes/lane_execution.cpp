@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "execute/circumstances.hpp"
-#include "execute/cuda/lanes/cuda_pool.hpp"
+#include "execute/cuda/fused/cuda_pool.hpp"
 #include "execute/layout.hpp"
 #include "runtime/cuda/await_stream.hpp"
 #include "runtime/cuda/gpu_clock.hpp"

@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "execute/cuda/lanes/cuda_execution.hpp"
+#include "execute/cuda/fused/cuda_execution.hpp"
 #include "execute/cuda/lanes/epoch_queue.hpp"
 #include "execute/cuda/lanes/joint.hpp"
 #include "execute/cuda/lanes/lane_plan.hpp"

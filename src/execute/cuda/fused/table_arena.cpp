@@ -1,4 +1,4 @@
-#include "execute/cuda/lanes/table_arena.hpp"
+#include "execute/cuda/fused/table_arena.hpp"
 
 #include <algorithm>
 

@@ -11,8 +11,8 @@
 #include <type_traits>
 #include <vector>
 
-#include "execute/cuda/lanes/cuda_execution.hpp"
-#include "execute/cuda/lanes/table_arena.hpp"
+#include "execute/cuda/fused/cuda_execution.hpp"
+#include "execute/cuda/fused/table_arena.hpp"
 #include "execute/cuda/products/kernel_choice.hpp"
 #include "execute/cuda/tables/pool_needs.hpp"
 #include "execute/plan_pool.hpp"

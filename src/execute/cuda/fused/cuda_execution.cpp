@@ -1,4 +1,4 @@
-#include "execute/cuda/lanes/cuda_execution.hpp"
+#include "execute/cuda/fused/cuda_execution.hpp"
 
 #include <algorithm>
 #include <cstring>
@@ -6,7 +6,7 @@
 
 #include "base/narrow.hpp"
 #include "execute/circumstances.hpp"
-#include "execute/cuda/lanes/cuda_pool.hpp"
+#include "execute/cuda/fused/cuda_pool.hpp"
 #include "execute/cuda/products/kernel_choice.hpp"
 #include "execute/cuda/refusal.hpp"
 #include "execute/cuda/times/task_spans.hpp"

@@ -1,4 +1,4 @@
-#include "execute/cuda/lanes/epoch.hpp"
+#include "execute/cuda/fused/epoch.hpp"
 #include "execute/cuda/protocol.cuh"
 #include "runtime/cuda/one_block.cuh"
 

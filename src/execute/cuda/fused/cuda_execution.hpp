@@ -6,8 +6,8 @@
 #include <memory>
 #include <optional>
 
-#include "execute/cuda/lanes/epoch.hpp"
-#include "execute/cuda/lanes/kernel_execution.hpp"
+#include "execute/cuda/fused/epoch.hpp"
+#include "execute/cuda/fused/kernel_execution.hpp"
 #include "execute/cuda/products/gemm.hpp"
 #include "execute/cuda/tables/translate.hpp"
 #include "execute/cuda/times/step_times.hpp"

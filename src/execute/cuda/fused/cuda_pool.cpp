@@ -1,4 +1,4 @@
-#include "execute/cuda/lanes/cuda_pool.hpp"
+#include "execute/cuda/fused/cuda_pool.hpp"
 
 #include <algorithm>
 #include <cstring>

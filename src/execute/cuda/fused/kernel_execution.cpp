@@ -1,4 +1,4 @@
-#include "execute/cuda/lanes/kernel_execution.hpp"
+#include "execute/cuda/fused/kernel_execution.hpp"
 
 #include <fmt/format.h>
 
