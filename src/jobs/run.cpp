@@ -58,10 +58,8 @@ class Job {
   int run(World& world) const {
     RunResult result{plan_.problem, plan_.strategy, plan_.knobs, device_, {}, false, 0, 0, {}, {}, {}, reason_};
     const OperatorOptions options = operator_options();
-    if (device_ == Device::cuda) {
-      static_cast<void>(ops::gpus_of(world, options.cuda));  // takes the rank's GPU
-      expect_gpu_memory(world);
-    }
+    // Where the ranks can have their GPUs: else the operator says why not.
+    if (device_ == Device::cuda && ops::gpus_of(world, options.cuda)->refusal.empty()) expect_gpu_memory(world);
     if (request_.verify) base::reserve_blas(1);  // for the reference
     const auto op = make_operator(world, plan_.problem.op, ops::shape_of(plan_.problem), options);
     const std::vector<OperandInfo> outputs = outputs_of(plan_.problem);
