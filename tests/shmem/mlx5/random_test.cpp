@@ -4,8 +4,10 @@
 #include <gtest/gtest.h>
 
 #include <random>
+#include <utility>
 
 #include "shmem/mlx5/fixture.hpp"
+#include "shmem/overwritten.hpp"
 #include "shmem/random_operations.hpp"
 #include "support/random_plan.hpp"
 
@@ -74,6 +76,25 @@ TEST(Mlx5Random, RefusedRequestsEndEveryPE) {
       return 9;
     });
     EXPECT_EQ(code, 7) << "refused at " << options.refuse_at << " of " << pes << " PEs";
+  }
+}
+
+// A put that returns at once shows that the test sees it.
+TEST(Mlx5Random, APutIsDoneWithItsSourceWhenItReturns) {
+  using shmem::test::overwritten_count, shmem::test::Put;
+  for (const auto& [how, wanted] : {std::pair{Put::plain, 0}, {Put::with_signal, 0}, {Put::with_signal_nbi, 1}}) {
+    const int code = run_processes(2, world_options, [&](World& world) {
+      return at_site(world, heap_options, {.contexts = 1, .slots = 4}, unkind(7), [&](Site& site) {
+        const auto landing = site.heap.array<std::uint64_t>(overwritten_count),
+                   source = site.heap.array<std::uint64_t>(overwritten_count);
+        const auto signals = site.heap.array<Signal>(2);
+        std::uint64_t wrong = 0;
+        launch(site.heap, {}, shmem::test::pass_and_overwrite<Mlx5>, site.heap.handle(), how, landing.data(),
+               source.data(), signals.data(), &wrong);
+        return wrong == 0 ? 0 : 1;
+      });
+    });
+    EXPECT_EQ(code, wanted) << static_cast<int>(how);
   }
 }
 
