@@ -30,7 +30,7 @@ ROOMS = {
         ("python/imbrex/torch/*.py",),
         python=("test_operators.py", "test_drop_in.py", "test_scales.py", "test_packed.py", "test_places.py", "test_groups.py",
                 "test_gradients.py", "test_codecs.py", "test_errors.py", "test_embedding_bag.py", "test_compile.py",
-                "test_transforms.py", "test_forward_mode.py", "test_refusals.py", "test_recording.py", "test_first_call.py"),
+                "test_transforms.py", "test_forward_mode.py", "test_refusals.py", "test_recording.py", "test_first_call.py", "test_uneven_rows.py"),
         without=("python/imbrex/torch/nn/*", "python/imbrex/torch/parallel.py", "python/imbrex/torch/graph/*"),
     ),
     "layers": Room(
