@@ -108,7 +108,7 @@ class Job {
  private:
   OperatorOptions operator_options() const {
     OperatorOptions options;
-    options.plan = std::make_shared<const Plan>(plan_);
+    options.plan = {std::shared_ptr<const Plan>(), &plan_};  // it outlives the ranks
     options.device = device_;
     options.cpu = request_.cpu;
     options.cpu.timeline = request_.timeline;

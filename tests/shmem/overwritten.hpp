@@ -1,9 +1,13 @@
 // Whether a put is done with its source when it returns, by any transport.
 #pragma once
 
+#include <gtest/gtest.h>
+
 #include <cstdint>
+#include <functional>
 
 #include "imbrex/device/shmem.cuh"
+#include "imbrex/shmem.hpp"
 
 namespace imbrex::shmem::test {
 
@@ -41,6 +45,26 @@ IMBREX_KERNEL pass_and_overwrite(Handle handle, Put how, std::uint64_t* landing,
     context.signal_set(signals + 1, round, before);
     if (!context.signal_wait_until(signals + 1, Compare::greater_equal, round)) return;
   }
+}
+
+/// One PE's part: 0 where all came as it was put, 1 where something did not.
+template <typename Transport>
+int run_overwritten(Heap& heap, Put how) {
+  const auto landing = heap.array<std::uint64_t>(overwritten_count),
+             source = heap.array<std::uint64_t>(overwritten_count);
+  const auto signals = heap.array<Signal>(2);
+  std::uint64_t wrong = 0;
+  launch(heap, {}, pass_and_overwrite<Transport>, heap.handle(), how, landing.data(), source.data(), signals.data(),
+         &wrong);
+  return wrong == 0 ? 0 : 1;
+}
+
+/// `run`: the code of PEs that each make their site and call run_overwritten. A put that returns at once shows that the
+/// test sees it.
+inline void expect_puts_done_with_their_source(const std::function<int(Put)>& run) {
+  EXPECT_EQ(run(Put::plain), 0);
+  EXPECT_EQ(run(Put::with_signal), 0);
+  EXPECT_EQ(run(Put::with_signal_nbi), 1);
 }
 
 }  // namespace imbrex::shmem::test

@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 
 #include <random>
-#include <utility>
 
 #include "shmem/mlx5/fixture.hpp"
 #include "shmem/overwritten.hpp"
@@ -79,23 +78,13 @@ TEST(Mlx5Random, RefusedRequestsEndEveryPE) {
   }
 }
 
-// A put that returns at once shows that the test sees it.
 TEST(Mlx5Random, APutIsDoneWithItsSourceWhenItReturns) {
-  using shmem::test::overwritten_count, shmem::test::Put;
-  for (const auto& [how, wanted] : {std::pair{Put::plain, 0}, {Put::with_signal, 0}, {Put::with_signal_nbi, 1}}) {
-    const int code = run_processes(2, world_options, [&](World& world) {
-      return at_site(world, heap_options, {.contexts = 1, .slots = 4}, unkind(7), [&](Site& site) {
-        const auto landing = site.heap.array<std::uint64_t>(overwritten_count),
-                   source = site.heap.array<std::uint64_t>(overwritten_count);
-        const auto signals = site.heap.array<Signal>(2);
-        std::uint64_t wrong = 0;
-        launch(site.heap, {}, shmem::test::pass_and_overwrite<Mlx5>, site.heap.handle(), how, landing.data(),
-               source.data(), signals.data(), &wrong);
-        return wrong == 0 ? 0 : 1;
-      });
+  shmem::test::expect_puts_done_with_their_source([](shmem::test::Put how) {
+    return run_processes(2, world_options, [&](World& world) {
+      return at_site(world, heap_options, {.contexts = 1, .slots = 4}, unkind(7),
+                     [&](Site& site) { return shmem::test::run_overwritten<Mlx5>(site.heap, how); });
     });
-    EXPECT_EQ(code, wanted) << static_cast<int>(how);
-  }
+  });
 }
 
 // 150,000 requests of one queue: the 16 bits of their index wrap twice.

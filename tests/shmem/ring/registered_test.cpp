@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 
 #include <array>
-#include <utility>
 
 #include "shmem/overwritten.hpp"
 #include "shmem/ring/fixture.hpp"
@@ -68,24 +67,13 @@ TEST(RingRegistered, WithoutOrderSomethingIsMissing) {
   EXPECT_EQ(code, 1);
 }
 
-using shmem::test::Put;
-
-// A put that returns at once shows that the test sees it.
 TEST(RingRegistered, APutIsDoneWithItsSourceWhenItReturns) {
-  for (const auto& [how, wanted] : {std::pair{Put::plain, 0}, {Put::with_signal, 0}, {Put::with_signal_nbi, 1}}) {
-    const int code = run_processes(2, world_options, [&](World& world) {
-      return at_site(world, heap_options, {.contexts = 1, .slots = 4}, Kindness::unkind, [&](Site& site) {
-        const auto landing = site.heap.array<std::uint64_t>(shmem::test::overwritten_count),
-                   source = site.heap.array<std::uint64_t>(shmem::test::overwritten_count);
-        const auto signals = site.heap.array<Signal>(2);
-        std::uint64_t wrong = 0;
-        launch(site.heap, {}, shmem::test::pass_and_overwrite<Ring>, site.heap.handle(), how, landing.data(),
-               source.data(), signals.data(), &wrong);
-        return wrong == 0 ? 0 : 1;
-      });
+  shmem::test::expect_puts_done_with_their_source([](shmem::test::Put how) {
+    return run_processes(2, world_options, [&](World& world) {
+      return at_site(world, heap_options, {.contexts = 1, .slots = 4}, Kindness::unkind,
+                     [&](Site& site) { return shmem::test::run_overwritten<Ring>(site.heap, how); });
     });
-    EXPECT_EQ(code, wanted) << static_cast<int>(how);
-  }
+  });
 }
 
 // Descriptors say what they were told.
