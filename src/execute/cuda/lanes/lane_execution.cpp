@@ -245,8 +245,7 @@ void LaneExecution::launch(const Addresses& operands, cudaStream_t main, Call ca
     EpochQueue<LaneExecution>::Place& place = queue_->next();
     // On the execution's own stream, where nothing else runs, the host times replays itself.
     ReplayMarks* const marks = call == Call::captured ? replays_.get() : nullptr;
-    const std::size_t next_lane = lanes_.lanes();
-    if (marks != nullptr) marks->begin(main, streams_->captured(main, next_lane + 1)[next_lane]);
+    if (marks != nullptr) marks->begin(main);
     launch_epoch(operands, main, captured ? forked_ : place.begun, call);
     if (marks != nullptr) marks->end(main);
     if (captured) return;

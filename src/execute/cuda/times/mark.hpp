@@ -4,11 +4,14 @@
 #include <cuda_runtime_api.h>
 
 #include <cstdint>
+#include <span>
 
 namespace imbrex::cuda {
 
-/// Adds 1 to a word of the host's memory that the device writes, behind what the stream has before.
-cudaError_t launch_mark(volatile std::uint64_t* word, cudaStream_t stream);
+/// Puts a node into a graph, after those that it follows, which adds 1 to a word of the host's memory that the device
+/// writes.
+cudaError_t add_mark(volatile std::uint64_t* word, cudaGraph_t graph, std::span<const cudaGraphNode_t> follows,
+                     cudaGraphNode_t* node);
 
 /// Loads the kernel.
 cudaError_t load_mark();

@@ -1,7 +1,9 @@
 #include "execute/cuda/times/replay_marks.hpp"
 
+#include <algorithm>
 #include <new>
 #include <utility>
+#include <vector>
 
 #include "execute/cuda/times/mark.hpp"
 #include "runtime/cuda/check.hpp"
@@ -16,25 +18,34 @@ ReplayMarks::ReplayMarks() {
   IMBREX_CUDA_TRY(cudaHostGetDevicePointer(&on_device, words, 0));
   on_device_ = static_cast<Words*>(on_device);
   IMBREX_CUDA_TRY(load_mark());
-  for (cudaEvent_t* event : {&forked_, &marked_})
-    IMBREX_CUDA_TRY(cudaEventCreateWithFlags(event, cudaEventDisableTiming));
 }
 
-ReplayMarks::~ReplayMarks() {
-  for (cudaEvent_t event : {forked_, marked_})
-    if (event != nullptr) cudaEventDestroy(event);
-}
+void ReplayMarks::begin(cudaStream_t stream) { add(stream, false); }
 
-void ReplayMarks::begin(cudaStream_t stream, cudaStream_t beside) {
-  IMBREX_CUDA_TRY(cudaEventRecord(forked_, stream));
-  IMBREX_CUDA_TRY(cudaStreamWaitEvent(beside, forked_, 0));
-  IMBREX_CUDA_TRY(launch_mark(&on_device_->begun, beside));
-  IMBREX_CUDA_TRY(cudaEventRecord(marked_, beside));
-}
+void ReplayMarks::end(cudaStream_t stream) { add(stream, true); }
 
-void ReplayMarks::end(cudaStream_t stream) {
-  IMBREX_CUDA_TRY(cudaStreamWaitEvent(stream, marked_, 0));
-  IMBREX_CUDA_TRY(launch_mark(&on_device_->ended, stream));
+// An epoch's end follows its begin, so that no more have ended than have begun.
+void ReplayMarks::add(cudaStream_t stream, bool end) {
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  unsigned long long capture = 0;
+  cudaGraph_t graph = nullptr;
+  const cudaGraphNode_t* before = nullptr;
+  const cudaGraphEdgeData* edges =
+      nullptr;  // else it would refuse edges that are not plain, and a plain one waits longer
+  std::size_t count = 0;
+  IMBREX_CUDA_TRY(cudaStreamGetCaptureInfo(stream, &status, &capture, &graph, &before, &edges, &count));
+  auto of_capture = std::find_if(captures_.begin(), captures_.end(),
+                                 [&](const OfCapture& known) { return known.capture == capture; });
+  if (of_capture == captures_.end()) {
+    constexpr std::size_t most_open = 64;
+    if (captures_.size() == most_open) captures_.pop_front();
+    of_capture = captures_.insert(captures_.end(), {capture});
+  }
+  std::vector<cudaGraphNode_t> follows(before, before + count);
+  for (cudaGraphNode_t mark : {of_capture->begun, of_capture->ended})
+    if (mark != nullptr && (end || mark == of_capture->begun)) follows.push_back(mark);
+  cudaGraphNode_t& last = end ? of_capture->ended : of_capture->begun;
+  IMBREX_CUDA_TRY(add_mark(end ? &on_device_->ended : &on_device_->begun, graph, follows, &last));
 }
 
 // What has ended is read first: an epoch may end between the two.

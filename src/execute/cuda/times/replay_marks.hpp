@@ -5,6 +5,7 @@
 #include <cuda_runtime_api.h>
 
 #include <cstdint>
+#include <deque>
 #include <memory>
 
 #include "runtime/cuda/raw_memory.hpp"
@@ -15,13 +16,13 @@ class ReplayMarks {
  public:
   /// The device is selected. Loads the kernel that marks.
   ReplayMarks();
-  ~ReplayMarks();
   ReplayMarks(const ReplayMarks&) = delete;
   ReplayMarks& operator=(const ReplayMarks&) = delete;
 
-  /// On a stream that is captured, before and after an epoch. The first mark goes to `beside`, a stream of the same
-  /// capture, and runs concurrently with the epoch; the last one follows it, and takes about a microsecond.
-  void begin(cudaStream_t stream, cudaStream_t beside);
+  /// On a stream that is captured, before and after an epoch. A mark is a node of the graph that follows what the
+  /// stream has, and that nothing of the stream follows: it holds up no work. Marks of a capture come one after
+  /// another.
+  void begin(cudaStream_t stream);
   void end(cudaStream_t stream);
 
   /// So many epochs have begun since the last look, and whether one is under way. Any thread, one at a time.
@@ -39,10 +40,18 @@ class ReplayMarks {
     volatile std::uint64_t begun, ended;  ///< epochs
   };
 
+  // The last marks in a graph that is being captured.
+  struct OfCapture {
+    unsigned long long capture = 0;
+    cudaGraphNode_t begun = nullptr, ended = nullptr;
+  };
+
+  void add(cudaStream_t stream, bool end);
+
   std::unique_ptr<Words, HostFree> words_;
   Words* on_device_ = nullptr;
-  cudaEvent_t forked_ = nullptr, marked_ = nullptr;
-  std::uint64_t seen_ = 0;  // epochs begun
+  std::deque<OfCapture> captures_;  // the last ones
+  std::uint64_t seen_ = 0;          // epochs begun
 };
 
 }  // namespace imbrex::cuda
