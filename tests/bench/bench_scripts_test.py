@@ -5,6 +5,7 @@ import contextlib
 import io
 import json
 import os
+import random
 import subprocess
 import sys
 import tempfile
@@ -15,7 +16,7 @@ import xml.etree.ElementTree as xml
 from pathlib import Path
 
 BENCH = Path(__file__).resolve().parents[2] / "bench"
-sys.path[:0] = map(str, (BENCH, BENCH / "codec", BENCH / "shmem", BENCH / "signaled", BENCH / "simulator"))
+sys.path[:0] = map(str, (BENCH, BENCH / "codec", BENCH / "python", BENCH / "shmem", BENCH / "signaled", BENCH / "simulator"))
 import check as codec_check  # noqa: E402
 import gpu_accuracy  # noqa: E402
 import gpu_tables  # noqa: E402
@@ -23,6 +24,7 @@ import jacobi  # noqa: E402
 import knob_plots  # noqa: E402
 import peers_torch  # noqa: E402
 import product_tables  # noqa: E402
+import random_cells  # noqa: E402
 import report  # noqa: E402
 import theory  # noqa: E402
 
@@ -286,6 +288,32 @@ class Peers(unittest.TestCase):
             self.assertEqual((len(turns), measured), (first + 2, [first + 1, first + 2]))
             self.assertEqual(how, {"x": "graph", "y": "graph"})
             self.assertEqual(medians["x"], scale * (2 * first + 2.5))  # of the last two turns
+
+    def test_random_cells_keep_their_rules(self):
+        seed = random.randrange(2**31)
+        for ranks in (2, 4):
+            cells = random_cells.draw(seed, 400, ranks)
+            self.assertEqual(cells, random_cells.draw(seed, 400, ranks), seed)
+            self.assertEqual({cell[0] for cell in cells}, set(peers_torch.OPERATORS), seed)
+            self.assertEqual({cell[4] for cell in cells}, {False, True}, seed)
+            for operator, m, n, k, _ in cells:
+                self.assertTrue(16 <= m <= 16384 and 1024 <= min(n, k) <= max(n, k) <= 65536 and m % 8 == n % 8 == k % 8 == 0, (seed, m, n, k))
+                # An exchange's product is not split.
+                self.assertLessEqual(2 * m * n * k, 12e12 * (1 if operator == "gemm_all_to_all" else ranks), (seed, operator, m, n, k))
+        self.assertGreater(sum(cell[1] > 2048 for cell in cells), 40, seed)
+
+    def test_random_cells_are_summed_up(self):
+        def row(operator, m, ours, best, again=None):
+            times = {"Imbrex": ours, "product": 1.0, "cuBLAS+NCCL": best * 2, "fused": best}
+            row = {"operator": operator, "m": m, "us": times, "gain": random_cells.gain(times), "ceiling_us": ours / 2, "right": ours != 7, "ran": "x"}
+            return row if again is None else row | {"gain_again": again}
+
+        told = random_cells.summary([row("gemm_all_reduce", 4096, 10, 20), row("gemm_all_reduce", 16, 10, 5, again=0.9), row("all_gather_gemm", 8, 7, 7)])
+        self.assertEqual((told["cells"], told["geometric_mean"], told["least"], told["least_of_both"], told["of_ceiling"]), (3, 1.0, 0.5, 0.9, 0.5))
+        self.assertEqual((told["gemm_all_reduce"], told["gemm_all_reduce above 2048 rows"], told["all_gather_gemm"]), (1.0, 2.0, 1.0))
+        self.assertNotIn("all_gather_gemm above 2048 rows", told)
+        self.assertEqual((told["wrong"], told["ran"]), (1, {"x": 3}))
+        self.assertEqual(random_cells.percentile(range(100), 0.05), 5)
 
     def server(self, script):
         folder = tempfile.TemporaryDirectory()
