@@ -26,7 +26,7 @@ struct BenchArguments {
   std::optional<Layout> b_layout;
   std::string strategy = "auto", world = "processes", out, met;  // met: --auto
   std::vector<std::string> tries, codecs;
-  bool serve = false, products = false;
+  bool serve = false, products = false, card = false;
   std::vector<std::shared_ptr<OwnOperator>> own;  // with options of their own, that bench takes
   CLI::App* app = nullptr;
 
@@ -299,6 +299,12 @@ int tune_products(const Program& program, const BenchArguments& o) {
 }
 
 int tune(const Program& program, const BenchArguments& o) {
+  if (o.card) {
+    for (const char* name : {"--ops", "--m", "--layers", "--type", "--scales", "--b-layout", "--rounds", "--runs",
+                             "--world", "--products", "--auto", "--codecs"})
+      if (o.given(name)) refuse(fmt::format("{}: --card measures sizes and types of its own", name));
+    return tune_card(program, o.given("--ranks") ? o.ranks : 0, o.out);
+  }
   const bool all_reduce = is_all_reduce(o);
   if (o.products && all_reduce) refuse("--products is about operators with a GEMM, not all_reduce");
   if (o.products) return tune_products(program, o);
@@ -396,17 +402,22 @@ void add_tune(Program& program) {
       "For all-reduces it says from which sizes on algorithm auto takes two shots, and --exact-below auto a codec.\n"
       "For products it says which of the algorithms that cuBLASLt suggests is faster than its first: strategy\n"
       "sequential takes it. One GPU measures them for any number of ranks.\n"
-      "A program that ran with IMBREX_UNTUNED_SIZES=FILE has left in FILE the sizes that no table has: --auto FILE.",
+      "A program that ran with IMBREX_UNTUNED_SIZES=FILE has left in FILE the sizes that no table has: --auto FILE.\n"
+      "For GPUs that Imbrex does not know, --card measures what they compute and send, in half a minute.",
       "Examples:\n"
       "  imbrex tune --ops all_gather_gemm --m 64 512 4096 --layers 28672x4096 --out machines/tuned/mine.json\n"
       "  imbrex tune --products --ranks 4 --m 16 128 --layers 28672x4096 --out machines/tuned/mine.json\n"
       "  imbrex tune --ops all_reduce --codecs int8 int4 --ranks 4 --out machines/tuned/mine.json\n"
-      "  imbrex tune --auto sizes.txt --out machines/tuned/mine.json",
+      "  imbrex tune --auto sizes.txt --out machines/tuned/mine.json\n"
+      "  imbrex tune --card",
       [options, &program] { return tune(program, *options); });
   add_options(command, *options, "--ops");
   command.get_option("--ops")->description("Operators; default: the four with a GEMM; or all_reduce, alone");
   command.add_flag("--products", options->products,
                    "Time the algorithms that cuBLASLt suggests for what one of the ranks multiplies, on one GPU");
+  command.add_flag("--card", options->card,
+                   "Measure this machine's GPUs: auto chooses by it where no table has a size. It is kept in the "
+                   "user's cache folder (IMBREX_CACHE)");
   command
       .add_option("--auto", options->met,
                   "Measure the sizes in this file, which a program left (IMBREX_UNTUNED_SIZES); of several numbers of "

@@ -62,7 +62,9 @@ void examine_plans(Examination& exam, const GpuSurvey& survey) {
     kinds.push_back(gpu.name);
     const jobs::Knowledge knowledge = jobs::knowledge_of(gpu.name, gpu.major);
     exam.say(knowledge.measured ? Verdict::good : Verdict::note, "plans", knowledge.words,
-             knowledge.measured ? "" : "`imbrex tune` measures plans for your sizes (docs/tuning.md)");
+             knowledge.measured
+                 ? ""
+                 : "`imbrex tune --card` measures these GPUs, `imbrex tune` plans for your sizes (docs/tuning.md)");
   }
   if (kinds.size() > 1)
     exam.say(

@@ -32,6 +32,9 @@ int tune_all_reduces(const Program& program, jobs::AllReduceMeasureRequest reque
 /// `imbrex tune --products`.
 int tune_products(const Program& program, jobs::ProductMeasureRequest request, const std::string& out);
 
+/// `imbrex tune --card`, on so many GPUs; 0: all of one kind, eight at most. Without `out` in the user's cache folder.
+int tune_card(const Program& program, std::int64_t ranks, const std::string& out);
+
 /// What --codecs names.
 std::vector<CodecPair> codecs_named(const std::vector<std::string>& names);
 

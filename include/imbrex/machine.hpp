@@ -86,9 +86,12 @@ struct Machine {
   std::vector<TileRate> tiles;       ///< tile shapes with known cost; others use the nearest
   Constant sustained_ratio;          ///< ratio; rate once hot / rate when cool
   Constant sustained_onset;          ///< s of compute after which 1/e of the way to hot is left
-  Curve random_rows;    ///< s a row by its bytes, rows here and there read by all SMs; without points: streamed
-  Curve short_rows;     ///< s a row shorter than the first of random_rows; without points: they take as long as it
-  Constant launch_gap;  ///< s between dependent kernels, and before a queue's first task
+  Curve random_rows;     ///< s a row by its bytes, rows here and there read by all SMs; without points: streamed
+  Curve short_rows;      ///< s a row shorter than the first of random_rows; without points: they take as long as it
+  Constant launch_gap;   ///< s between dependent kernels, and before a queue's first task
+  Constant model_error;  ///< ratio; root mean square of the relative errors of products' predicted times, on sizes that
+                         ///< no constant was fitted to: a plan of which less gain is promised is not taken before what
+                         ///< a library does; 0, as without: none was measured
 
   // Copy engine.
   Constant copy_fixed;      ///< s that the engine is taken by one copy beside its bytes

@@ -59,6 +59,9 @@ constexpr std::array<Variable, num_variables> registry{{
     {Key::untuned_sizes, "IMBREX_UNTUNED_SIZES", text, "",
      "a file to which rank 0 adds each GEMM size that runs on GPUs and has no tuning entry; `imbrex tune --auto FILE` "
      "measures them"},
+    {Key::cache, "IMBREX_CACHE", text, "XDG_CACHE_HOME/imbrex",
+     "folder of what `imbrex tune --card` measured of this machine's GPUs; not set, without XDG_CACHE_HOME: "
+     ".cache/imbrex in HOME"},
 
     {Key::torch_rank, "RANK", integer, "", "torchrun: this process's rank"},
     {Key::torch_world_size, "WORLD_SIZE", integer, "", "torchrun: number of ranks"},
@@ -122,6 +125,9 @@ constexpr std::array<Variable, num_variables> registry{{
 
     {Key::cuda_mps_pipe_directory, "CUDA_MPS_PIPE_DIRECTORY", text, "/tmp/nvidia-mps",
      "CUDA: where MPS is reached, under which processes that share a GPU work at once; `imbrex doctor` looks there"},
+
+    {Key::xdg_cache_home, "XDG_CACHE_HOME", text, "", "the user's folder of caches"},
+    {Key::home, "HOME", text, "", "the user's folder"},
 }};
 
 // The registry is indexed by key.

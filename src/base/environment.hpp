@@ -28,6 +28,7 @@ enum class Key : std::uint8_t {
   host,
   vllm,
   untuned_sizes,
+  cache,
   // torchrun
   torch_rank,
   torch_world_size,
@@ -73,6 +74,9 @@ enum class Key : std::uint8_t {
   nccl_graph_register,
   // CUDA
   cuda_mps_pipe_directory,
+  // The user's folders
+  xdg_cache_home,
+  home,
   count_,
 };
 

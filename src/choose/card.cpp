@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "choose/kernel_tiles.hpp"
+#include "machine/card_file.hpp"
 
 namespace imbrex::choose {
 namespace {
@@ -16,11 +17,17 @@ const Machine& four_h200() {
   return machine;
 }
 
+// Its owner's own measurement, if there is one.
+std::optional<Machine> machine_of(const std::string& gpu) {
+  std::optional<Machine> own = machine::measured_card(gpu);
+  return own ? own : find_machine_of(gpu);
+}
+
 // The GPU's constants and records, with what the one says of the other. Any thread may call it.
 struct Known {
   Known(const Known&) = delete;  // its plans refer to its machine
   explicit Known(const std::string& gpu)
-      : machine(find_machine_of(gpu)), plans(records::records_of(gpu), machine ? *machine : four_h200()) {}
+      : machine(machine_of(gpu)), plans(records::records_of(gpu), machine ? *machine : four_h200()) {}
 
   std::optional<Machine> machine;
   KnownPlans plans;

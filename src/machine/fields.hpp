@@ -51,8 +51,9 @@ inline constexpr std::array<Field, 21> fields{{
 }};
 
 /// Constants that a file may leave out: 0.
-inline constexpr std::array<Field, 3> optional_fields{{
+inline constexpr std::array<Field, 4> optional_fields{{
     {"compute", "sm_unaligned_bandwidth", "bytes/s", Rule::rate, &Machine::sm_unaligned_bandwidth},
+    {"compute", "model_error", "ratio", Rule::ratio, &Machine::model_error},
     {"links", "peer_access", "count", Rule::count, &Machine::peer_access},
     {"collectives", "coding_bandwidth", "bytes/s", Rule::rate, &Machine::coding_bandwidth},
 }};

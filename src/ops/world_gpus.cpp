@@ -110,9 +110,8 @@ void say_unknown(const choose::GpuKind& gpus) {
   static std::once_flag once;
   const choose::Knowledge known = choose::knowledge_of(gpus.name, gpus.major);
   if (!known.measured)
-    std::call_once(once, [&] {
-      std::fprintf(stderr, "imbrex: %s; `imbrex tune` measures plans for your sizes\n", known.words.c_str());
-    });
+    std::call_once(
+        once, [&] { std::fprintf(stderr, "imbrex: %s; `imbrex tune --card` measures them\n", known.words.c_str()); });
 }
 
 }  // namespace
