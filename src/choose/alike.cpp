@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <utility>
 
+#include "base/ceil_div.hpp"
 #include "choose/kernel_tiles.hpp"
 #include "choose/quick_times.hpp"
 #include "machine/rates.hpp"
@@ -17,10 +19,13 @@ constexpr double far_in_m = 4, far_elsewhere = 8;
 constexpr std::int64_t few_rows = 64, many_rows = 16384;
 // By which a plan's advantage is lessened for each e-fold of distance: its knobs suit another problem.
 constexpr double doubt = 0.08;
-// A plan of other GPUs in this one's best tile, as a distance.
-constexpr double own_tile_doubt = 0.1;
+// A plan of other GPUs in this one's best tile, as a distance; and one for rows that are loaded at another rate.
+constexpr double own_tile_doubt = 0.1, unlike_rows = 0.5;
+// By which copies in parts must be faster, by the cost model.
+constexpr double finer_gain = 0.03;
 // Imbrex' own collectives after a product: where they were found fastest for problems near, they are as fast as the
 // library's at least.
+constexpr std::int64_t measured_own_rows = 1024;  // that tables have Imbrex' own collectives for
 constexpr double own_at_worst = 0.995;
 
 double log_ratio(std::int64_t x, std::int64_t y) {
@@ -116,6 +121,50 @@ std::optional<plan::Candidate> suited(plan::Candidate candidate, const Problem& 
   return candidate;
 }
 
+struct Near {
+  plan::Candidate candidate;
+  double distance;
+};
+
+// Keeps a few plans, each once, by increasing distance: what they take is worked out for each.
+void put_nearest(std::vector<Near>& nears, const Near& near) {
+  constexpr std::size_t most = 16;
+  const auto same = [&](const Near& other) {
+    return other.candidate.strategy == near.candidate.strategy && other.candidate.knobs == near.candidate.knobs;
+  };
+  if (const auto known = std::find_if(nears.begin(), nears.end(), same); known != nears.end()) {
+    if (known->distance <= near.distance) return;
+    nears.erase(known);
+  }
+  const auto farther = [&](const Near& other) { return other.distance > near.distance; };
+  nears.insert(std::find_if(nears.begin(), nears.end(), farther), near);
+  if (nears.size() > most) nears.pop_back();
+}
+
+// A shard whose copy takes longer than the product that it hides behind is better copied, and waited for, in parts: of
+// its rows, or, where all tiles run at once, of its columns. Records have shards that are copied whole.
+void add_finer_copies(const Problem& problem, const Machine& machine, std::vector<Near>& nears) {
+  if (problem.op != Operator::all_gather_gemm || problem.ranks == 1) return;
+  const std::int64_t shard = problem.m / problem.ranks;
+  for (std::size_t i = 0, count = nears.size(); i < count; ++i) {
+    const plan::Candidate whole = nears[i].candidate;
+    const Knobs& knobs = whole.knobs;
+    if (whole.strategy != Strategy::fused || knobs.transport != Transport::push || knobs.comm_rows > 0 ||
+        knobs.span_shards)
+      continue;
+    for (const auto& [pieces, slices] : {std::pair{2, 1}, {4, 1}, {8, 1}, {1, 2}, {1, 4}}) {
+      plan::Candidate finer = whole;
+      // Whole tiles, lest one waits for two copies.
+      if (pieces > 1)
+        finer.knobs.comm_rows = base::ceil_div(base::ceil_div(shard, pieces), knobs.tile_m) * knobs.tile_m;
+      finer.knobs.k_slices = std::max(slices, knobs.k_slices);
+      if (finer.knobs.comm_rows >= shard || finer.knobs == knobs) continue;
+      if (quick_seconds(problem, finer, machine) < (1 - finer_gain) * quick_seconds(problem, whole, machine))
+        nears.push_back({finer, nears[i].distance});
+    }
+  }
+}
+
 }  // namespace
 
 bool copies_between_ranks(const plan::Candidate& c) {
@@ -127,6 +176,7 @@ KnownPlans::KnownPlans(const records::Records& records, const Machine& machine) 
     const double ratio =
         quick_seconds(r.problem, r.candidate, machine) / quick_seconds(r.problem, library_sequence(r.problem), machine);
     errors_.push_back(std::log(r.seconds / r.sequential_seconds / ratio));
+    aligned_.push_back(are_rows_aligned(r.problem, machine));
   }
 }
 
@@ -170,10 +220,6 @@ std::vector<Expected> plans_alike(const KnownPlans& known, const Problem& proble
   const auto eligible = [&](const records::Record& r) {
     return strategy.value_or(r.candidate.strategy) == r.candidate.strategy;
   };
-  struct Near {
-    plan::Candidate candidate;
-    double distance;
-  };
   std::vector<Near> nears;
   const bool aligned = are_rows_aligned(problem, machine);
   double error[kinds] = {}, weight[kinds] = {};
@@ -186,21 +232,23 @@ std::vector<Expected> plans_alike(const KnownPlans& known, const Problem& proble
     const records::Record& r = known.list()[i];
     if (!counts(r)) continue;
     has_own |= kind_of(r.candidate) == own_collectives && r.problem.op == problem.op && r.problem.ranks == like.ranks;
-    const std::optional<double> distance = distance_to(r, like, borrowed);
+    std::optional<double> distance = distance_to(r, like, borrowed);
     if (!distance || !eligible(r)) continue;
+    if (known.aligned(i) != aligned) *distance += unlike_rows;
     const double w = std::exp(-*distance);
     const Kind kind = kind_of(r.candidate);
     error[kind] += w * known.error(i);
     weight[kind] += w;
     const auto candidate = suited(r.candidate, problem, machine, hopper);
     if (!candidate) continue;
-    nears.push_back({*candidate, *distance});
-    if (!lent && aligned) continue;
+    put_nearest(nears, {*candidate, *distance});
+    if (!lent) continue;
     if (const auto other = with_best_tile(*candidate, problem, machine, hopper))
-      nears.push_back({*other, *distance + own_tile_doubt});
+      put_nearest(nears, {*other, *distance + own_tile_doubt});
   }
   std::vector<Expected> list;
   const double library = quick_seconds(problem, library_sequence(problem), machine);
+  add_finer_copies(problem, machine, nears);
   for (const Near& near : nears) {
     const Kind kind = kind_of(near.candidate);
     double time = quick_seconds(problem, near.candidate, machine) / library * std::exp(error[kind] / weight[kind]);
@@ -209,7 +257,14 @@ std::vector<Expected> plans_alike(const KnownPlans& known, const Problem& proble
   }
   if (strategy || (nears.empty() && !borrowed)) return list;
   list.push_back({library_sequence(problem), 1, 1, true});
-  if (has_own && may_suit_own_collectives(problem)) list.back().candidate.knobs.transport = Transport::store;
+  // The table knows it of few rows, the machine of many.
+  if (problem.m <= measured_own_rows ? has_own && may_suit_own_collectives(problem)
+                                     : own_collective_is_faster(problem, machine)) {
+    Expected& baseline = list.back();
+    baseline.candidate.knobs.transport = Transport::store;
+    if (problem.m > measured_own_rows)
+      baseline.time = baseline.doubted = std::min(1.0, quick_seconds(problem, baseline.candidate, machine) / library);
+  }
   return list;
 }
 

@@ -22,10 +22,13 @@ class KnownPlans {
   /// By record: the logarithm of how many times as long it took, as a ratio to the library's sequence, as the cost
   /// model says.
   double error(std::size_t record) const { return errors_[record]; }
+  /// By record: whether SMs load the rows of its operands at their full rate (Machine::sm_unaligned_bandwidth).
+  bool aligned(std::size_t record) const { return aligned_[record]; }
 
  private:
   const records::Records* records_;
   std::vector<double> errors_;
+  std::vector<bool> aligned_;
 };
 
 /// The plan that was measured as the fastest for this very problem, but for its bias; with `strategy`, of that
@@ -55,7 +58,7 @@ const Expected* best_of(const std::vector<Expected>& list);
 /// is doubted. Tiles are those of the type's kernels (with_kernel_tile); other knobs suit the problem. `hopper`: what
 /// the plans run on. `copies`: as measured_plan's. `lent`: the records are of other GPUs, as fast as the machine's,
 /// which may be so with other tiles: every fused plan is listed with the machine's best tile, too, as it is where rows
-/// of an operand are loaded more slowly than records' (Machine::sm_unaligned_bandwidth).
+/// of an operand are loaded more slowly than the record's.
 std::vector<Expected> plans_alike(const KnownPlans& known, const Problem& problem, std::optional<Strategy> strategy,
                                   const Machine& machine, bool hopper, bool other_ranks, bool copies = true,
                                   bool lent = false);

@@ -285,8 +285,15 @@ std::vector<plan::Candidate> candidates(const Problem& problem, const Machine& m
 }
 
 bool may_suit_own_collectives(const Problem& problem) {
-  return problem.m <= 1024 && problem.ranks <= most_own_ranks &&
-         !(problem.type == Type::e4m3 && problem.op == Operator::all_gather_gemm);
+  return problem.ranks <= most_own_ranks && !(problem.type == Type::e4m3 && problem.op == Operator::all_gather_gemm);
+}
+
+bool own_collective_is_faster(const Problem& problem, const Machine& machine) {
+  if (problem.ranks == 1 || !may_suit_own_collectives(problem) || machine.own_one_step.points.empty()) return false;
+  const auto seconds = [&](bool own) {
+    return machine::collective_seconds(machine, curve_of(problem.op), own, problem.ranks, plan::wire_bytes(problem));
+  };
+  return seconds(true) < seconds(false);
 }
 
 int parts_of_k(std::int64_t tiles, std::int64_t workers, std::int64_t depth) {

@@ -33,9 +33,11 @@ plan::Candidate with_given(const Problem& problem, plan::Candidate candidate, co
 /// Imbrex' own collectives on GPUs take no more ranks.
 inline constexpr int most_own_ranks = 8;
 
-/// Whether Imbrex' own collectives after a library's product may be worth a try: there are few rows, and kernels for
-/// them and for so many ranks.
+/// Whether Imbrex' own collectives run after a library's product: there are kernels for so many ranks and the type.
 bool may_suit_own_collectives(const Problem& problem);
+
+/// Whether they do, and take less time than the library's, by the machine's curves.
+bool own_collective_is_faster(const Problem& problem, const Machine& machine);
 
 /// Knobs::split_k, up to 4, for a product of so many tiles over `depth` columns of A: whole waves of the workers, each
 /// as long as its share of K and what every tile takes besides. 1 where more gain little.

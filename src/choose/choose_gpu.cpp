@@ -157,15 +157,25 @@ Candidates predicted_list(const Question& q, const plan::GivenKnobs& knobs) {
     return c.strategy == Strategy::sequential && (q.gpus.nccl || !calls_nccl(q.one, c));
   });
   const bool known = q.card.is_measured() && (q.codec || q.objection_to_tiles().empty());
-  if (!q.strategy && !known && q.library_runs() && sequence != candidates.end())
-    return {{{knobs || q.codec || sequence->knobs.transport == Transport::store ? *sequence : library_sequence(q.one)}},
-            fmt::format("no plan was measured on {}: what libraries do; `imbrex tune` measures", q.gpus.name)};
+  if (!q.strategy && !known && q.library_runs() && sequence != candidates.end()) {
+    Candidates list{
+        {{knobs || q.codec || sequence->knobs.transport == Transport::store ? *sequence : library_sequence(q.one)}},
+        fmt::format("no plan was measured on {}: what libraries do; `imbrex tune` measures", q.gpus.name)};
+    // The product is the same, so nothing can be lost.
+    if (q.card.is_measured() && !knobs && !q.codec && q.reachable && own_collective_is_faster(q.one, q.machine))
+      list.plans.front().candidate.knobs.transport = Transport::store;
+    return list;
+  }
   Candidates list{{}, fmt::format("predicted by the cost model for {}; `imbrex tune` measures", q.gpus.name), true};
+  // What a library multiplies is what users have: it may be as far off, but nothing is lost by it.
+  const auto doubt_of = [&](const plan::Candidate& c) {
+    return c.strategy == Strategy::fused || c.strategy == Strategy::signaled ? 1 + q.machine.model_error : 1;
+  };
   for (plan::Candidate& c : candidates) {
     const double seconds = quick_seconds(q.one, c, q.machine);
     if (!knobs && c.strategy == Strategy::fused)
       c.knobs = with_kernel_tile(c.knobs, q.problem.type, are_hopper(q.gpus));
-    list.plans.push_back({c, seconds, seconds});
+    list.plans.push_back({c, seconds, seconds * doubt_of(c)});
   }
   return list;
 }
@@ -183,6 +193,9 @@ std::string refusal_of(const Question& q, const plan::Candidate& c) {
 
 // Against running it while others run.
 std::string objection_to(const Question& q, const plan::Candidate& c) {
+  // A library's product of rows that it loads slowly takes no parts of a few rows: it was never measured so.
+  if (c.strategy == Strategy::decomposed && !q.strategy && !q.tensor_core_refusal.empty())
+    return fmt::format("no kernel of Imbrex' on tensor cores takes {}", q.tensor_core_refusal);
   if (q.may_be_plain() || (c.strategy != Strategy::fused && c.strategy != Strategy::signaled)) return {};
   if (std::string all = q.objection_to_tiles(); !all.empty()) return all;
   // Tiles begin with a rank's columns.

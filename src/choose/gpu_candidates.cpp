@@ -145,6 +145,12 @@ void add_gathers(List& list, std::int64_t m, std::int64_t shard) {
     return list.add({square, middle}, pushed_narrow(1));
   }
   list.add({square, wide, middle}, pushed);
+  list.add({square, wide}, [](Knobs& k) { k.transport = Transport::push, k.k_slices = 4; });
+  for (const std::int64_t pieces : {2, 4})
+    list.add({square, wide, middle}, [=](Knobs& k) {
+      k.transport = Transport::push;
+      k.comm_rows = base::ceil_div(base::ceil_div(shard, pieces), k.tile_m) * k.tile_m;
+    });
   list.add({wide, middle}, pushed_narrow(1));
   list.add({square, wide, middle}, pushed_own_first);
   if (shard <= 512) list.add({square, middle}, own_first), list.add({middle}, sliced(4));

@@ -41,6 +41,12 @@ double seconds_of_gaps(const Problem& problem, const Machine& machine) {
   return 0;
 }
 
+// Pieces that copies bring a shard in, by its rows.
+std::int64_t pieces_of_shard(const Problem& problem, const Knobs& knobs) {
+  const std::int64_t shard = base::ceil_div(problem.m, problem.ranks);
+  return knobs.comm_rows > 0 ? base::ceil_div(shard, knobs.comm_rows) : 1;
+}
+
 // The time of first arrivals, or last reductions, which nothing hides.
 double latency(const Problem& problem, const Knobs& knobs, const Machine& machine) {
   const double epilogue =
@@ -49,9 +55,7 @@ double latency(const Problem& problem, const Knobs& knobs, const Machine& machin
   if (knobs.split_k > 1) ends += machine.fence + machine.flag_latency_local + machine.poll;
   if (problem.ranks == 1) return ends;
   if (problem.op == Operator::all_gather_gemm && knobs.transport == Transport::push) {
-    const std::int64_t shard = base::ceil_div(problem.m, problem.ranks);
-    const std::int64_t copies =
-        (problem.ranks - 1) * (knobs.comm_rows > 0 ? base::ceil_div(shard, knobs.comm_rows) : 1);
+    const std::int64_t copies = (problem.ranks - 1) * pieces_of_shard(problem, knobs) * knobs.k_slices;
     return ends + static_cast<double>(copies) * (machine.copy_fixed + machine.copy_flag);
   }
   // Parts go to their owners, and their sums to all.
@@ -87,8 +91,15 @@ double fused_seconds(const Problem& problem, const Knobs& knobs, const Machine& 
   const bool whole = problem.op == Operator::gemm_all_reduce && knobs.one_shot;
   const double wire = (whole ? problem.ranks / 2.0 : 1) * bytes / machine.ingress_bandwidth.value;
   const double product = product_seconds(problem, shapes, cut, machine, machine.sms);
-  // The part of the product that comes before the first of it is sent, or after the last of A has come.
-  const double alone = product / (problem.op == Operator::all_gather_gemm ? problem.ranks : waves_of(cut, machine.sms));
+  // The part of the product that comes before the first of it is sent, or after the last of A has come: of what copies
+  // bring the last piece's, but no less than a tile's last slice.
+  double parts = waves_of(cut, machine.sms);
+  if (problem.op == Operator::all_gather_gemm)
+    parts =
+        knobs.transport == Transport::store
+            ? problem.ranks
+            : std::min(static_cast<double>(problem.ranks * pieces_of_shard(problem, knobs)), parts * knobs.k_slices);
+  const double alone = product / parts;
   return std::max(product, alone + wire) + waves * latency(problem, knobs, machine);
 }
 

@@ -58,7 +58,7 @@ TEST(Alike, NearerOnesCountMore) {
     records.list.push_back(record(m, fused(128, 128, 2, static_cast<int>(m / 1024))));
   records::set_ranges(records);
   const auto group = [&](const Problem& p) {
-    const auto chosen = choose::choose_alike(records, p, {}, four_h200(), true);
+    const auto chosen = choose::choose_alike(records, p, Strategy::fused, four_h200(), true);
     return chosen ? chosen->knobs.group : 0;
   };
   EXPECT_EQ(group(problem(1280)), 1);
@@ -225,13 +225,13 @@ TEST(Alike, TilesThatDoNotFillWorkersLoseTheirAdvantage) {
   EXPECT_EQ(choose::choose_alike(table(), p, Strategy::fused, four_h200(), true)->strategy, Strategy::fused);
 }
 
-TEST(Alike, OwnCollectivesAreForFewRows) {
+TEST(Alike, OwnCollectivesStandBehindProductsOfAnyRows) {
   plan::Candidate own = choose::library_sequence(problem(1024));
   own.knobs.transport = Transport::store;
   records::Records records{"Some GPU", "2026-11-21", {record(1024, own)}};
   records::set_ranges(records);
   EXPECT_EQ(choose::choose_alike(records, problem(900), {}, four_h200(), true)->knobs, own.knobs);
-  EXPECT_FALSE(choose::choose_alike(records, problem(1028), {}, four_h200(), true).has_value());
+  EXPECT_EQ(choose::choose_alike(records, problem(1028), {}, four_h200(), true)->knobs, own.knobs);
   // Which of a library's tiles suits its product, tells nothing of another's.
   records.list[0].candidate.knobs.library_tile = 24;
   EXPECT_EQ(choose::choose_alike(records, problem(1024), {}, four_h200(), true)->knobs.library_tile, 24);
@@ -246,16 +246,20 @@ TEST(Alike, TheLibrarysSequenceWhereNothingIsFaster) {
   const auto chosen = choose::choose_alike(records, problem(1152), {}, four_h200(), true);
   ASSERT_TRUE(chosen);
   EXPECT_EQ(chosen->strategy, Strategy::sequential);
-  EXPECT_EQ(chosen->knobs, choose::library_sequence(problem(1152)).knobs);
-
-  // Where the table knows that Imbrex' own collectives run, they stand in for the library's, of few rows.
+  // Imbrex' own collectives stand in for the library's, of many rows where the machine has them as faster.
   plan::Candidate own = choose::library_sequence(problem(16));
   own.knobs.transport = Transport::store;
+  EXPECT_EQ(chosen->knobs, own.knobs);
+  Machine slow_links = four_h200();
+  for (CurvePoint& point : slow_links.own_one_step.points) point.seconds *= 10;
+  for (CurvePoint& point : slow_links.own_two_steps.points) point.seconds *= 10;
+  EXPECT_EQ(choose::choose_alike(records, problem(1152), {}, slow_links, true)->knobs,
+            choose::library_sequence(problem(1152)).knobs);
+
+  // They do of few rows where the table knows that they run.
   records.list.push_back(record(16, own));
   records::set_ranges(records);
   EXPECT_EQ(choose::choose_alike(records, problem(896), {}, four_h200(), true)->knobs, own.knobs);
-  EXPECT_EQ(choose::choose_alike(records, problem(1152), {}, four_h200(), true)->knobs,
-            choose::library_sequence(problem(16)).knobs);
 }
 
 TEST(Alike, PairsAndSharedKDependOnTheTiles) {

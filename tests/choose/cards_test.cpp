@@ -82,10 +82,11 @@ TEST(Cards, CardsHaveTheirOwnConstants) {
   }
 }
 
-// Rows that begin amid sectors of memory are slow to load, and narrow tiles load more.
+// Rows that begin amid sectors of memory are slow to load, and narrow tiles load more: tiles that the cost model chooses are
+// wide then, as where records are another card's. The H200's own records tell of such rows.
 TEST(Cards, RowsAtOddPlacesGetWideTiles) {
   test::Random random(test::seed_from_environment());
-  for (const char* gpu : {"NVIDIA H200", "NVIDIA H100 80GB HBM3"}) {
+  for (const char* gpu : {"NVIDIA H100 80GB HBM3"}) {
     int narrow = 0, wide = 0;
     for (int i = 0; i < 100; ++i) {
       const int ranks = random.one_of({2, 4});
