@@ -224,8 +224,8 @@ class GpuRun(Case):
         self.needs(1)
         job = [PROGRAM, "run", "gemm_all_reduce", *SIZES, "--ranks", 2, "--device", "cuda"]
         shell = f"CUDA_VISIBLE_DEVICES={GPUS[0]['uuid']} exec " + " ".join(map(str, job))
-        _, errors = self.run_program("launch", "-n", 2, "--", "sh", "-c", shell, code=3)
-        self.assertIn("ranks 0 and 1 have the same GPU", errors)
+        _, errors = self.run_program("launch", "-n", 2, "--", "sh", "-c", shell, code=2)
+        self.assertIn("ranks 0 and 1 see one GPU only, the same one", errors)
         self.assertIn(GPUS[0]["uuid"], errors)
 
 

@@ -104,8 +104,8 @@ class Share(Case):
     def test_under_a_launcher_more_than_may_share_are_named(self):
         job = [PROGRAM, "run", "gemm_all_reduce", *SIZES, "--ranks", RANKS, "--ranks-per-gpu", 2, "--device", "cuda"]
         shell = f"CUDA_VISIBLE_DEVICES={GPUS[0]['uuid']} exec " + " ".join(map(str, job))
-        _, errors = self.run_program("launch", "-n", RANKS, "--", "sh", "-c", shell, code=3)
-        self.assertIn("ranks 0, 1 and 2 have the same GPU", errors)
+        _, errors = self.run_program("launch", "-n", RANKS, "--", "sh", "-c", shell, code=2)
+        self.assertIn("ranks 0, 1 and 2 see one GPU only, the same one", errors)
         self.assertIn(GPUS[0]["uuid"], errors)
 
     @unittest.skipUnless(MPS, "a process under MPS is wanted, which does not run")
