@@ -4,6 +4,7 @@
 # link another library of the same objects, `imbrex`, which shows them everything. Without tests there is
 # none: what is installed lies in lib/ then, beside the program's bin/.
 set(IMBREX_PROGRAM_HEADERS
+  jobs/card/card.hpp
   jobs/embedding/bench_embedding.hpp
   jobs/embedding/run_embedding.hpp
   jobs/embedding/tables_file.hpp
