@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 
 #include "base/check.hpp"
+#include "imbrex/error.hpp"
 #include "imbrex/version.hpp"
 
 namespace imbrex::machine {
@@ -64,6 +65,15 @@ std::optional<Machine> measured_card(std::string_view gpu, const base::Environme
   IMBREX_EXPECTS(std::find(machine.gpus.begin(), machine.gpus.end(), gpu) != machine.gpus.end(),
                  "machine file '{}' is not about {}; `imbrex tune --card` writes it anew", path, gpu);
   return machine;
+}
+
+std::string remove_broken_card(std::string_view gpu, const base::Environment& environment) try {
+  static_cast<void>(measured_card(gpu, environment));
+  return {};
+} catch (const Error& error) {
+  std::error_code ignored;
+  fs::remove(card_file(gpu, {}, environment), ignored);
+  return error.what();
 }
 
 }  // namespace imbrex::machine

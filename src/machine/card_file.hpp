@@ -24,4 +24,8 @@ std::string card_file(std::string_view gpu, std::string_view driver = {},
 /// valid machine, or of other GPUs.
 std::optional<Machine> measured_card(std::string_view gpu, const base::Environment& environment = base::environment());
 
+/// Removes that file where measured_card throws for it, so that the GPUs can be measured anew. Returns why it was
+/// removed; empty where it was not.
+std::string remove_broken_card(std::string_view gpu, const base::Environment& environment = base::environment());
+
 }  // namespace imbrex::machine

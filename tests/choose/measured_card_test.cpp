@@ -83,6 +83,15 @@ TEST(MeasuredCard, ABrokenFileIsNamed) {
   EXPECT_NE(said("NVIDIA X6").find(machine::card_file("NVIDIA X6")), std::string::npos) << said("NVIDIA X6");
   keep("NVIDIA X5", whole);
   EXPECT_NE(said("NVIDIA X5").find("is not about NVIDIA X5"), std::string::npos) << said("NVIDIA X5");
+  // Whoever measures anew is not kept from it.
+  for (const char* gpu : {"NVIDIA X6", "NVIDIA X5"}) {
+    EXPECT_NE(machine::remove_broken_card(gpu).find(gpu == std::string("NVIDIA X5") ? "is not about" : "nvidia-x6"),
+              std::string::npos);
+    EXPECT_FALSE(std::filesystem::exists(machine::card_file(gpu)));
+    EXPECT_FALSE(machine::measured_card(gpu).has_value());
+  }
+  EXPECT_EQ(machine::remove_broken_card("NVIDIA X9"), "");
+  EXPECT_TRUE(std::filesystem::exists(machine::card_file("NVIDIA X9")));
   // Another card's file is not read.
   EXPECT_EQ(said("NVIDIA X4"), "accepted");
 }

@@ -166,6 +166,9 @@ int measure_card(int ranks, const std::function<void(const std::string&)>& said,
       reach =
           reach && (i == j || survey.link(static_cast<std::size_t>(i), static_cast<std::size_t>(j)) != GpuLink::none);
   }
+  // Choices read it.
+  if (const std::string why = machine::remove_broken_card(gpu.name); !why.empty())
+    said(fmt::format("anew what was kept ({})", why));
   const bool hopper = gpu.major == 9;
   CardTimes times;
   times.gpu = gpu.name;
