@@ -33,6 +33,8 @@ double log_ratio(std::int64_t x, std::int64_t y) {
 }
 
 bool is_measured(const records::Record& record, const Problem& problem) {
+  const Problem& of = record.problem;
+  if (of.m != problem.m || of.n != problem.n || of.k != problem.k || of.op != problem.op) return false;
   Problem p = plan::without_gaps(problem);
   p.bias = record.problem.bias;          // costs little
   p.b_layout = record.problem.b_layout;  // told of the one, it serves the other

@@ -30,22 +30,26 @@ Knobs with_kernel_tile(Knobs knobs, Type type, bool hopper, const plan::GivenKno
     };
     return 8 * ratio(t.rows, knobs.tile_m) + ratio(t.cols, knobs.tile_n);
   };
+  // Looking a name up takes longer than all else.
+  const auto fixed = [&](const char* name) { return given && given.has(name); };
+  const bool fixed_m = fixed("tile_m"), fixed_n = fixed("tile_n"), fixed_cluster = fixed("cluster");
   const auto kept = [&](const cuda::KernelTile& t) {
-    return (!given.has("tile_m") || t.rows == knobs.tile_m) && (!given.has("tile_n") || t.cols == knobs.tile_n) &&
-           (!given.has("cluster") || knobs.cluster == 0 || t.cluster == knobs.cluster);
+    return (!fixed_m || t.rows == knobs.tile_m) && (!fixed_n || t.cols == knobs.tile_n) &&
+           (!fixed_cluster || knobs.cluster == 0 || t.cluster == knobs.cluster);
   };
   const auto nearest = [&](auto&& wanted) {
     const cuda::KernelTile* best = nullptr;
-    for (const cuda::KernelTile& t : compiled_tiles)
-      if (t.type == type && t.hopper == hopper && wanted(t) && kept(t) &&
-          (best == nullptr || distance(t) < distance(*best)))
-        best = &t;
+    for (const cuda::KernelTile& t : compiled_tiles) {
+      if (t.type != type || t.hopper != hopper || !wanted(t) || !kept(t)) continue;
+      if (t.rows == knobs.tile_m && t.cols == knobs.tile_n) return &t;
+      if (best == nullptr || distance(t) < distance(*best)) best = &t;
+    }
     return best;
   };
   if (knobs.cluster_k > 1) {
     const cuda::KernelTile* same = nearest([](const cuda::KernelTile& t) { return t.shares_k; });
     if (same != nullptr && distance(*same) == 0) return knobs;
-    if (given.has("cluster_k")) return knobs;
+    if (fixed("cluster_k")) return knobs;
     knobs.cluster_k = 1;
   }
   const cuda::KernelTile* tile = nearest([](const cuda::KernelTile& t) { return !t.shares_k; });
