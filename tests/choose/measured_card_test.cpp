@@ -83,7 +83,7 @@ TEST(MeasuredCard, ABrokenFileIsNamed) {
   EXPECT_NE(said("NVIDIA X6").find(machine::card_file("NVIDIA X6")), std::string::npos) << said("NVIDIA X6");
   keep("NVIDIA X5", whole);
   EXPECT_NE(said("NVIDIA X5").find("is not about NVIDIA X5"), std::string::npos) << said("NVIDIA X5");
-  // Whoever measures anew is not kept from it.
+  // They keep no one from measuring anew.
   for (const char* gpu : {"NVIDIA X6", "NVIDIA X5"}) {
     EXPECT_NE(machine::remove_broken_card(gpu).find(gpu == std::string("NVIDIA X5") ? "is not about" : "nvidia-x6"),
               std::string::npos);
