@@ -186,7 +186,8 @@ TEST(Hosts, RankZeroIsMissing) {
   HostsLaunch launch;
   auto starts = launch.members("aab", {"join", "4096", "1"});
   starts.erase(starts.begin());
-  expect_refusal(starts, {"rank 0 did not arrive within 1 s of rank ", "looked for it at 127.0.0.1 ports", "refused"});
+  const std::string ports = fmt::format("looked for it at 127.0.0.1 ports {} to {} (", launch.port, launch.port + 7);
+  expect_refusal(starts, {"rank 0 did not arrive within 1 s of rank ", ports, "refused"});
 }
 
 TEST(Hosts, TheSecretDiffers) {
