@@ -118,7 +118,10 @@ def test_who_came_and_left_is_not_waited_for():
     with ThreadPoolExecutor(3) as threads:
         for text in threads.map(told, [0, 1, 2]):
             assert "rank 3 did not come" in text, text
-    assert told(3).startswith("rank 0 did not come"), told(3)
+    began = time.monotonic(), time.process_time()
+    assert told(3).startswith("rank 0 did not come")
+    waited, worked = time.monotonic() - began[0], time.process_time() - began[1]
+    assert waited >= 1.0 and worked < 0.5, f"{worked} s of work in {waited} s: it looks again and again"
 
 
 STORE = """
