@@ -353,6 +353,26 @@ TEST(Refusals, CallsWithoutRowsAreLegalWhereNoRankHasSome) {
         << ranks;
 }
 
+TEST(Refusals, ACallWithoutRowsDoesNotWaitForARankThatHasLeft) {
+  std::string told;
+  double seconds = 0;
+  EXPECT_NE(run_threads(2, {.heap_bytes = 1 << 20, .wait_limit = 20},
+                        [&](World& world) {
+                          if (world.rank() == 1) return 0;
+                          const auto begin = std::chrono::steady_clock::now();
+                          try {
+                            runtime::calls_of(world).skip("a is 0 x 4");
+                          } catch (const Error& error) {
+                            told = error.what();
+                          }
+                          seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+                          return told.empty() ? 0 : 1;
+                        }),
+            0);
+  EXPECT_NE(told.find("at a call without rows, but rank 1 has left the world"), std::string::npos) << told;
+  EXPECT_LT(seconds, 10);
+}
+
 TEST(Refusals, AForkedChildIsNoRank) {
   EXPECT_EQ(
       run(2, true,
