@@ -229,14 +229,17 @@ std::vector<Expected> plans_alike(const KnownPlans& known, const Problem& proble
   const bool borrows = other_ranks && problem.ranks > 1;
   const Problem like = borrows ? among(problem, nearest_ranks(known.list(), problem, counts)) : problem;
   const bool borrowed = like.ranks != problem.ranks;
-  bool has_own = false;
+  bool has_own = false, told_of_rows = false;
   for (std::size_t i = 0; i < known.list().size(); ++i) {
     const records::Record& r = known.list()[i];
     if (!counts(r)) continue;
     has_own |= kind_of(r.candidate) == own_collectives && r.problem.op == problem.op && r.problem.ranks == like.ranks;
     std::optional<double> distance = distance_to(r, like, borrowed);
     if (!distance || !eligible(r)) continue;
-    if (known.aligned(i) != aligned) *distance += unlike_rows;
+    if (known.aligned(i) == aligned)
+      told_of_rows = true;
+    else
+      *distance += unlike_rows;
     const double w = std::exp(-*distance);
     const Kind kind = kind_of(r.candidate);
     error[kind] += w * known.error(i);
@@ -244,10 +247,12 @@ std::vector<Expected> plans_alike(const KnownPlans& known, const Problem& proble
     const auto candidate = suited(r.candidate, problem, machine, hopper);
     if (!candidate) continue;
     put_nearest(nears, {*candidate, *distance});
-    if (!lent) continue;
-    if (const auto other = with_best_tile(*candidate, problem, machine, hopper))
-      put_nearest(nears, {*other, *distance + own_tile_doubt});
   }
+  // Records of another card, or none of rows that are loaded so, tell of no tile: the cost model may know a better one.
+  if (lent || (!aligned && !told_of_rows))
+    for (const Near& near : std::vector<Near>(nears))
+      if (const auto other = with_best_tile(near.candidate, problem, machine, hopper))
+        put_nearest(nears, {*other, near.distance + own_tile_doubt});
   std::vector<Expected> list;
   const double library = quick_seconds(problem, library_sequence(problem), machine);
   add_finer_copies(problem, machine, nears);

@@ -58,7 +58,7 @@ const Expected* best_of(const std::vector<Expected>& list);
 /// is doubted. Tiles are those of the type's kernels (with_kernel_tile); other knobs suit the problem. `hopper`: what
 /// the plans run on. `copies`: as measured_plan's. `lent`: the records are of other GPUs, as fast as the machine's,
 /// which may be so with other tiles: every fused plan is listed with the machine's best tile, too, as it is where rows
-/// of an operand are loaded more slowly than the record's.
+/// of an operand are loaded more slowly than any record's.
 std::vector<Expected> plans_alike(const KnownPlans& known, const Problem& problem, std::optional<Strategy> strategy,
                                   const Machine& machine, bool hopper, bool other_ranks, bool copies = true,
                                   bool lent = false);

@@ -65,13 +65,19 @@ TEST(ChooseGpuPlan, LargeProductsTakeTheTileThatIsBestOnTheCard) {
                                 on_h200 = choose::choose_gpu_candidate(p, {}, {}, {"NVIDIA H200", 9});
           SCOPED_TRACE(test::describe({p, on_h100.strategy, on_h100.knobs}) + ": " + reason.basis);
           EXPECT_NE(reason.basis, "");
+          // Two ranks' exchanges hide little behind such a product, and were found fastest in other ways.
+          const bool decided = op != Operator::all_gather_gemm && (op != Operator::gemm_all_to_all || ranks != 2);
+          if (decided) {
+            EXPECT_EQ(on_h200.strategy, Strategy::fused);
+            EXPECT_EQ(on_h200.knobs.tile_n, 128);
+            ++square;
+          }
           if (on_h100.strategy != Strategy::fused) continue;
           EXPECT_TRUE(on_tensor_cores(make_plan(p, on_h100.strategy, on_h100.knobs), true));
           wide += on_h100.knobs.tile_n == 256;
-          square += on_h200.strategy == Strategy::fused && on_h200.knobs.tile_n == 128;
         }
-  EXPECT_GT(wide, 25);
-  EXPECT_GT(square, 25);
+  EXPECT_GT(wide, 30);
+  EXPECT_EQ(square, 30);  // each of them
 }
 
 // Imbrex' own collectives of few rows are faster than NCCL's, where they run.
@@ -241,7 +247,7 @@ TEST(ChooseGpuPlan, RowsWithGaps) {
     for (const choose::GpuKind& gpus : {choose::GpuKind{"NVIDIA H200", 9}, h100, a100}) {
       const Problem p{op, 4096, 8192, 8192, 4, Type::bf16};
       Problem with = p;
-      with.lda = 8208, with.ldb = 3 * 8192, with.ldo = 8193;
+      with.lda = 8200, with.ldb = 3 * 8192, with.ldo = 8193;
       const Plan plan = choose::choose_gpu_plan(with, {}, {}, gpus);
       EXPECT_EQ(plan.strategy, choose::choose_gpu_candidate(p, {}, {}, gpus).strategy) << name_of(op);
       EXPECT_EQ(cuda::refusal_of_plan(plan), "");
