@@ -104,7 +104,7 @@ void PlanOptions::add_to(CLI::App& command) {
   add_scales(command, scales);
   add_b_layout(command, b_layout);
   command.add_flag("--with-bias", bias,
-                   "Add a row, the bias, to every row of the output (gemm_all_to_all: of each rank's product)");
+                   "Add a row, the bias, to every row of the output (where ranks exchange products: of each one)");
   add_integers(command, "--more-n", more_n, 1, largest,
                "all_gather_gemm: columns N of a second and a third B, by which the gathered A is multiplied, too")
       ->type_name("INT[,INT]")

@@ -22,10 +22,10 @@ void RunOptions::add_to(CLI::App& command) {
       ->type_name("FILE");
   command.add_option("--b", b, "B from this .npy file, as K x N whatever --b-layout says")->type_name("FILE");
   command
-      .add_option(
-          "--bias", bias,
-          "With --a and --b: a bias from this .npy file, N elements; gemm_all_to_all: R x N, a row for each rank "
-          "(random operands: --with-bias)")
+      .add_option("--bias", bias,
+                  "With --a and --b: a bias from this .npy file, N elements, or R x N where ranks exchange products, a "
+                  "row for each "
+                  "(random operands: --with-bias)")
       ->type_name("FILE");
   for (std::size_t i = 0; i < further.size(); ++i) {
     command

@@ -63,10 +63,9 @@ int nearest_ranks(const std::vector<records::Record>& records, const Problem& pr
 // A problem of so many ranks, of which each multiplies the same. It sends nearly as much, too.
 Problem among(const Problem& of, int ranks) {
   Problem problem = plan::without_gaps(of);
-  if (problem.op == Operator::all_gather_gemm)
-    problem.n = problem.n / problem.ranks * ranks;
-  else if (problem.op != Operator::gemm_all_to_all)
-    problem.k = problem.k / problem.ranks * ranks;
+  const auto& [splits_m, splits_n, splits_k] = problem::descriptor_of(problem.op).splits;
+  if (splits_n) problem.n = problem.n / problem.ranks * ranks;
+  if (splits_k) problem.k = problem.k / problem.ranks * ranks;
   problem.ranks = ranks;
   return problem;
 }

@@ -55,9 +55,8 @@ Curve Machine::*curve_of(Operator op) {
     case Operator::all_gather_gemm: return &Machine::all_gather;
     case Operator::gemm_reduce_scatter: return &Machine::reduce_scatter;
     case Operator::gemm_all_reduce: return &Machine::all_reduce;
-    case Operator::gemm_all_to_all: break;
+    default: return &Machine::all_to_all;
   }
-  return &Machine::all_to_all;
 }
 
 }  // namespace imbrex::choose

@@ -7,6 +7,7 @@
 #include "choose/quick_times.hpp"
 #include "choose/strategies.hpp"
 #include "plan/builder.hpp"
+#include "plan/problem.hpp"
 
 namespace imbrex::choose {
 namespace {
@@ -168,7 +169,7 @@ auto behind(const Problem& p, std::int64_t hundredths) {
 // Own tiles some columns late, or after all others, let the peers' parts arrive: what a block waits for holds up its
 // next tile, too. How late, and how many rows run together, depends on what stays in L2.
 void add_scatters(List& list, const Problem& p, std::int64_t shard) {
-  const bool exchange = p.op == Operator::gemm_all_to_all;
+  const bool exchange = plan::exchanges(p);
   const auto spanning = [&](Knobs& k) { k.span_shards = true, k.reducer = Reducer::tail; };
   if (shard < 128) {
     if (p.m <= 64) return list.add({tiny, small, low}, spanning);

@@ -164,10 +164,9 @@ GroupCosts signaled_costs(const Problem& problem, const Knobs& knobs, const Mach
   };
   // What is put back is read and written once more, by the SMs that multiply: where the product ends last, all of it
   // comes behind, and else only the last group's is not hidden behind collectives.
-  const bool sums = problem.op == Operator::gemm_reduce_scatter || problem.op == Operator::gemm_all_reduce;
+  const bool sums = problem::descriptor_of(problem.op).sums;
   const bool moves = (knobs.packed && !plan::is_packed(problem)) ||
-                     (sums && (problem.bias || knobs.partial != output_type(problem.type))) ||
-                     problem.op == Operator::gemm_all_to_all;
+                     (sums && (problem.bias || knobs.partial != output_type(problem.type))) || plan::exchanges(problem);
   const double moved = moves ? 2 * static_cast<double>(shapes.out.rows) * static_cast<double>(shapes.out.cols) *
                                    static_cast<double>(size_of(output_type(problem.type))) / machine.memory_bandwidth
                              : 0;

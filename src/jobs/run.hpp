@@ -29,7 +29,8 @@ struct RunRequest {
   std::string a_path,
       b_path;             ///< both or none: .npy, float32, float16 or, of e4m3, uint8 as its bits; whole matrices, by
                           ///< rows, B as K x N whatever its layout (run.cpp gives ranks their parts)
-  std::string bias_path;  ///< with the others, where the problem has a bias: N elements; gemm_all_to_all: R x N
+  std::string bias_path;  ///< with the others, where the problem has a bias: N elements, or R x N, a row for
+                          ///< each rank, where ranks exchange products
   struct Further {
     std::string b, bias;
   };

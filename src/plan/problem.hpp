@@ -7,9 +7,9 @@
 namespace imbrex::plan {
 
 // What others ask of products by plans' names.
-using problem::cols_of, problem::count_products, problem::first_col_of, problem::has_one_output, problem::is_packed,
-    problem::layout_of_b, problem::ldb_of, problem::ldo_of, problem::n_of, problem::name_of_b, problem::name_of_bias,
-    problem::name_of_out, problem::packed_row, problem::pitch_of_a, problem::pitch_of_b;
+using problem::cols_of, problem::count_products, problem::exchanges, problem::first_col_of, problem::has_one_output,
+    problem::is_packed, problem::layout_of_b, problem::ldb_of, problem::ldo_of, problem::n_of, problem::name_of_b,
+    problem::name_of_bias, problem::name_of_out, problem::packed_row, problem::pitch_of_a, problem::pitch_of_b;
 
 /// Whether M divides by the ranks, each of which has rows of its own.
 inline bool splits_m(Operator op) { return problem::descriptor_of(op).splits[0]; }

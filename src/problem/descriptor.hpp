@@ -49,6 +49,8 @@ struct OperatorDescriptor {
   std::array<bool, 3> splits{};
   /// It multiplies matrices: an A by one B or more, as Tile and Product do.
   bool multiplies = false;
+  /// It multiplies the A that it gathers by several B, and gives the gathered A.
+  bool several_b = false;
   /// Its output sums what the ranks contribute.
   bool sums = false;
   /// Each rank has whole operands of its own, which files hold one under another; else parts of operands that they
@@ -83,6 +85,11 @@ std::size_t count_operators();
 /// any. It is there until the process ends. Not beside anything else that asks for operators.
 Operator register_operator(OperatorDescriptor descriptor);
 
+/// The operators that multiply, in their order.
+std::vector<Operator> products();
+
+/// Whether ranks exchange their own products, which no other rank adds to.
+inline bool exchanges(const Problem& problem) { return descriptor_of(problem.op).stacked; }
 inline bool multiplies(const Problem& problem) { return descriptor_of(problem.op).multiplies; }
 
 /// What the caller's input of that name holds on `rank`.
@@ -90,7 +97,7 @@ inline Held held_by(const Problem& problem, int rank, std::string_view name) {
   return descriptor_of(problem.op).input(problem, rank, name);
 }
 
-/// The four operators that multiply, in the order of Operator.
+/// Descriptors of those that multiply, in the order of Operator.
 std::vector<OperatorDescriptor> product_operators();
 
 /// The size that is so called, Problem's m, n or k, by its place in OperatorDescriptor::sizes.
@@ -100,6 +107,9 @@ inline std::int64_t size_at(const Problem& problem, std::size_t place) {
 
 /// The sizes, for messages: "M=64 N=32 K=48", "batch=64".
 std::string sizes_text(const Problem& problem);
+
+/// Throws Error(invalid_input) unless there may be so many ranks.
+void expect_ranks(int ranks);
 
 /// Throws Error(invalid_input) unless `value` divides by the ranks.
 void expect_divides(const Problem& problem, std::string_view name, std::int64_t value);

@@ -14,16 +14,16 @@ constexpr std::string_view names[][max_products] = {
     {"b", "b1", "b2"}, {"bias", "bias1", "bias2"}, {"out", "out1", "out2"}};
 
 bool gathers(const Problem& problem) { return problem.op == Operator::all_gather_gemm; }
-bool is_stacked(const Problem& problem) { return descriptor_of(problem.op).stacked; }
 
 // What only all_gather_gemm has.
 void validate_gather(const Problem& problem) {
-  IMBREX_EXPECTS(gathers(problem) || !problem.gathered_a, "gathered_a with {}: only all_gather_gemm gathers A",
+  const bool several = descriptor_of(problem.op).several_b;
+  IMBREX_EXPECTS(several || !problem.gathered_a, "gathered_a with {}: only all_gather_gemm gathers A",
                  name_of(problem.op));
   std::int64_t total = problem.n, before = problem.n;
   for (const std::int64_t n : problem.more_n) {
-    IMBREX_EXPECTS(n == 0 || gathers(problem), "more_n holds {} with {}: only all_gather_gemm multiplies by several B",
-                   n, name_of(problem.op));
+    IMBREX_EXPECTS(n == 0 || several, "more_n holds {} with {}: only all_gather_gemm multiplies by several B", n,
+                   name_of(problem.op));
     IMBREX_EXPECTS(n >= 0 && n <= most_extent,
                    "more_n holds {}: N of a further B must be from 1 to {}, or 0 where there is none", n, most_extent);
     IMBREX_EXPECTS(n == 0 || before > 0, "more_n = {}, {}: there is a third B without a second one", before, n);
@@ -33,6 +33,13 @@ void validate_gather(const Problem& problem) {
     total += before = n;
   }
   IMBREX_EXPECTS(total <= most_extent, "N and more_n are {} together: they may be {}", total, most_extent);
+}
+
+bool has_gaps(const Problem& problem) {
+  const auto some = [](const auto& all) {
+    return std::any_of(all.begin(), all.end(), [](auto ld) { return ld != 0; });
+  };
+  return problem.lda != 0 || problem.ldb != 0 || problem.ldo != 0 || some(problem.more_ldb) || some(problem.more_ldo);
 }
 
 // Leading dimensions; the sizes are right.
@@ -53,6 +60,8 @@ void validate_pitches(const Problem& problem) {
                    "more_ldo holds {} where more_n holds 0: it must be 0 where there is no further B",
                    problem.more_ldo[i]);
   }
+  // Most problems have none, and are validated where calls are counted in microseconds.
+  if (!has_gaps(problem)) return;
   for (const OperandInfo& info : operands_of(problem)) {
     if (info.name == "a") expect("lda", problem.lda, info);
     for (int product = 0; product < count_products(problem); ++product) {
@@ -133,7 +142,7 @@ int product_of(std::string_view name) {
 
 // The term that a rank's bias is: where ranks add up, all have the same one.
 Stretch bias_term(const Problem& problem, int rank) {
-  const std::int64_t term = count_k(problem) + (is_stacked(problem) ? rank : 0);
+  const std::int64_t term = count_k(problem) + (exchanges(problem) ? rank : 0);
   return {term, term + 1};
 }
 
@@ -173,7 +182,7 @@ void product_output(const Problem& problem, int rank, std::string_view name,
     if (problem.bias) wanted.held.terms.push_back(bias_term(problem, bias_of));
     visit(wanted);
   };
-  if (!is_stacked(problem))
+  if (!exchanges(problem))
     return want(0, rows, {0, problem.k}, problem.op == Operator::gemm_reduce_scatter ? rank * rows : 0, rank);
   const std::int64_t block = rows / problem.ranks;
   for (int source = 0; source < problem.ranks; ++source)
@@ -253,6 +262,7 @@ std::vector<OperatorDescriptor> product_operators() {
       "A M x K by columns, B K x N by rows  ->  M x N",
       "A R*M x K, B R*K x N, stacked by rank  ->  M x N, row blocks ordered by source"};
   for (std::size_t i = 0; i < all.size(); ++i) all[i].about = about[i];
+  all.front().several_b = true;
   return all;
 }
 
@@ -264,7 +274,7 @@ std::int64_t first_col_of(const Problem& problem, int product, int rank) {
 
 // Files hold one product's columns, spaces those of all.
 FilePlace place_in_file(const Problem& problem, int rank, const OperandInfo& operand) {
-  if (is_stacked(problem)) return {rank * operand.rows, 0};
+  if (exchanges(problem)) return {rank * operand.rows, 0};
   const Held held = held_by(problem, rank, operand.name);
   return {held.row, held.col - (operand.name == "a" ? 0 : first_col_of(problem, product_of(operand.name), 0))};
 }

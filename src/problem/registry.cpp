@@ -35,12 +35,23 @@ const OperatorDescriptor& descriptor_of(Operator op) { return operators().at(op)
 std::size_t count_operators() { return operators().size(); }
 Operator register_operator(OperatorDescriptor descriptor) { return operators().add(std::move(descriptor)); }
 
+std::vector<Operator> products() {
+  std::vector<Operator> all;
+  for (std::size_t i = 0; i < count_operators(); ++i)
+    if (const auto op = static_cast<Operator>(i); descriptor_of(op).multiplies) all.push_back(op);
+  return all;
+}
+
 std::string sizes_text(const Problem& problem) {
   const OperatorDescriptor& op = descriptor_of(problem.op);
   std::string text;
   for (std::size_t i = 0; i < op.sizes.size(); ++i)
     if (!op.sizes[i].empty()) text += fmt::format("{}{}={}", text.empty() ? "" : " ", op.sizes[i], size_at(problem, i));
   return text;
+}
+
+void expect_ranks(int ranks) {
+  IMBREX_EXPECTS(ranks >= 1 && ranks <= max_ranks, "ranks = {}: it must be from 1 to {}", ranks, max_ranks);
 }
 
 void expect_divides(const Problem& problem, std::string_view name, std::int64_t value) {
@@ -53,8 +64,7 @@ void expect_divides(const Problem& problem, std::string_view name, std::int64_t 
 namespace imbrex {
 
 void validate(const Problem& problem) {
-  IMBREX_EXPECTS(problem.ranks >= 1 && problem.ranks <= max_ranks, "ranks = {}: it must be from 1 to {}", problem.ranks,
-                 max_ranks);
+  problem::expect_ranks(problem.ranks);
   const problem::OperatorDescriptor& op = problem::descriptor_of(problem.op);
   for (std::size_t i = 0; i < op.sizes.size(); ++i) {
     const std::int64_t value = problem::size_at(problem, i);

@@ -35,8 +35,6 @@ constexpr Size held_out_sizes[] = {{32, 5120, 5120},   {200, 12288, 3072}, {384,
                                    {1536, 5120, 4352}, {3000, 7168, 2048}, {6144, 3072, 6144}};
 constexpr std::int64_t curve_rows[] = {64, 256, 1024, 4096, 16384};
 constexpr std::int64_t curve_columns = 8192, few = 64;
-constexpr Operator all_operators[] = {Operator::all_gather_gemm, Operator::gemm_reduce_scatter,
-                                      Operator::gemm_all_reduce, Operator::gemm_all_to_all};
 constexpr int rounds = 3;
 
 // Numbers that forked ranks leave to this process; zeros at first.
@@ -106,7 +104,7 @@ int measure_products_of(std::span<const Size> sizes, bool hopper, std::vector<Ca
 int measure_library(int ranks, CardTimes& times) {
   MeasureRequest request;
   request.ranks = ranks;
-  for (const Operator op : all_operators)
+  for (const Operator op : problem::products())
     for (const std::int64_t rows : curve_rows) request.problems.push_back(moving(op, rows, ranks));
   request.strategy = Strategy::sequential;
   request.rounds = rounds;

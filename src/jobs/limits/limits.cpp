@@ -7,12 +7,11 @@
 #include "execute/cuda/refusal.hpp"
 #include "execute/peer_access.hpp"
 #include "imbrex/error.hpp"
+#include "problem/descriptor.hpp"
 
 namespace imbrex::jobs {
 namespace {
 
-constexpr Operator operators[] = {Operator::all_gather_gemm, Operator::gemm_reduce_scatter, Operator::gemm_all_reduce,
-                                  Operator::gemm_all_to_all};
 constexpr Strategy strategies[] = {Strategy::sequential, Strategy::decomposed, Strategy::fused, Strategy::signaled};
 
 std::string without_peers(const Plan& plan) {
@@ -67,7 +66,7 @@ void add_table(std::string& page, Device device, Reasons& reasons) {
   page += "\n|---|---|";
   for (std::size_t i = 0; i < columns.size(); ++i) page += "---|";
   page += "\n";
-  for (const Operator op : operators)
+  for (const Operator op : problem::products())
     for (const Strategy strategy : strategies) {
       page += fmt::format("| `{}` | {} |", name_of(op), name_of(strategy));
       for (const Feature& feature : columns) page += fmt::format(" {} |", cell(op, strategy, feature, device, reasons));

@@ -20,8 +20,8 @@ class FusedScatter final : public StreamedStrategy {
   FusedScatter(const Problem& problem, const Knobs& knobs, int only)
       : StreamedStrategy(problem, Strategy::fused, knobs, only) {
     one_shot_ = problem.op == Operator::gemm_all_reduce && knobs.one_shot;
-    exchange_ = problem.op == Operator::gemm_all_to_all;
-    reduce_ = problem.op != Operator::gemm_all_to_all && problem.ranks > 1;
+    exchange_ = exchanges(problem);
+    reduce_ = !exchange_ && problem.ranks > 1;
     in_tile_ = reduce_ && knobs.reducer == Reducer::tile;
     copies_ = knobs.transport != Transport::store && problem.ranks > 1;
     spanning_ = knobs.span_shards && !one_shot_;
@@ -224,14 +224,11 @@ class FusedScatter final : public StreamedStrategy {
   // Where `rank` contributes to an exchange, or a sum belongs.
   Region final_region(int rank, int source, const OwnedBlock& piece) const {
     const std::int64_t shard = b_.shapes().out.rows;
-    switch (b_.problem().op) {
-      case Operator::gemm_reduce_scatter: return region(rank, buffer_out, piece.block, piece.owner * shard, 0);
-      case Operator::gemm_all_to_all: {
-        const std::int64_t rows = shard / ranks();
-        return region(rank, buffer_out, piece.block, piece.owner * rows - source * rows, 0);
-      }
-      default: return region(rank, buffer_out, piece.block, 0, 0);
-    }
+    const std::int64_t rows = shard / ranks();
+    std::int64_t begin = 0;
+    if (exchange_) begin = piece.owner * rows - source * rows;
+    if (b_.problem().op == Operator::gemm_reduce_scatter) begin = piece.owner * shard;
+    return region(rank, buffer_out, piece.block, begin, 0);
   }
   // Calls store(to) for all ranks that a sum of `rank` goes to, and then adds what it posts.
   template <typename F>

@@ -121,9 +121,9 @@ void plan::validate_knobs(const Problem& problem, Strategy strategy, const Knobs
                  "knob nodes = {}: strategy {} stores to its peers' memory, which ends at the host; between hosts, {} "
                  "run",
                  knobs.nodes, entry.name, names_without_peers());
-  IMBREX_EXPECTS(knobs.nodes == 1 || problem.op != Operator::gemm_all_to_all,
-                 "knob nodes = {}: gemm_all_to_all sends every block straight to its rank, whatever host that is on",
-                 knobs.nodes);
+  IMBREX_EXPECTS(knobs.nodes == 1 || !exchanges(problem),
+                 "knob nodes = {}: {} sends every block straight to its rank, whatever host that is on", knobs.nodes,
+                 name_of(problem.op));
   IMBREX_EXPECTS(knobs.comm_rows >= 0, "knob comm_rows = {}: it must not be negative (0: a whole shard)",
                  knobs.comm_rows);
   IMBREX_EXPECTS(knobs.partial != Type::e4m3,
@@ -148,7 +148,7 @@ void plan::validate_knobs(const Problem& problem, Strategy strategy, const Knobs
 }
 
 void plan::validate_fused(const Problem& problem, const Knobs& knobs) {
-  const bool gather = problem.op == Operator::all_gather_gemm, exchange = problem.op == Operator::gemm_all_to_all;
+  const bool gather = problem.op == Operator::all_gather_gemm, exchange = exchanges(problem);
   IMBREX_EXPECTS(!gather || !knobs.span_shards || problem.scales != Scales::tensor,
                  "knob span_shards with scales tensor: the ranks' shards have a scale each, and a tile one");
   if (gather || exchange) return;

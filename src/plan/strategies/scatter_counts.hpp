@@ -10,7 +10,7 @@ namespace imbrex::plan {
 /// What the plan's options come down to.
 struct ScatterWays {
   bool one_shot = false;  ///< every rank sends its product to all others
-  bool exchange = false;  ///< gemm_all_to_all
+  bool exchange = false;  ///< ranks exchange their products
   bool reduce = false;    ///< results are summed over the ranks
   bool in_tile = false;   ///< by the owners' tiles
   bool copies = false;    ///< copies carry them

@@ -55,7 +55,7 @@ class StreamedStrategy {
 
 std::unique_ptr<StreamedStrategy> fused_strategy(const Problem& problem, const Knobs& knobs, int only);
 std::unique_ptr<StreamedStrategy> fused_all_gather(const Problem& problem, const Knobs& knobs, int only);
-/// gemm_reduce_scatter, gemm_all_reduce and gemm_all_to_all.
+/// The operators that send what they have multiplied.
 std::unique_ptr<StreamedStrategy> fused_scatter(const Problem& problem, const Knobs& knobs, int only);
 
 }  // namespace imbrex::plan
