@@ -16,7 +16,7 @@ GROUPS = {
         "device/shmem/handle.hpp", "device/shmem/kernel.hpp", "device/shmem/operations.hpp", "device/shmem/load_store.hpp",
         "device/shmem/bulk.hpp", "device/shmem/words.hpp"]),
     "device": ("Memory order and signals in kernels", ["device/memory.hpp", "device/ordering.hpp", "device/protocol.hpp"]),
-    "c": ("C", ["c.h"]),
+    "c": ("C", ["c.h", "c_infer.h"]),
     "shmem-names": ("OpenSHMEM's names in C", ["shmem.h"]),
 }
 HIDDEN = ("device/shmem/mlx5/", "device/shmem/ring/")  # transports, which the library's own contexts choose

@@ -17,7 +17,7 @@ static_assert(type_int8 == static_cast<Type>(IMBREX_INT8) && type_int32 == stati
 static_assert(View::most_dims == IMBREX_MOST_DIMS);
 static_assert(std::is_trivially_destructible_v<Operand>);
 
-View view_of(const imbrex_operand& operand) {
+View read_view(const imbrex_operand& operand) {
   const imbrex_view& given = operand.view;
   IMBREX_EXPECTS((given.type >= IMBREX_BF16 && given.type <= IMBREX_E4M3) ||
                      (given.type >= IMBREX_INT8 && given.type <= IMBREX_INT64),
@@ -59,6 +59,13 @@ int small_of(std::int32_t given, int otherwise, const char* field) {
 imbrex_type number_of(Type type) { return static_cast<imbrex_type>(type); }
 imbrex_device number_of(Device device) { return static_cast<imbrex_device>(device); }
 
+imbrex_view view_of(const View& view) {
+  imbrex_view result{view.data, number_of(view.type), view.dims, {}, {}};
+  std::copy(view.extents.begin(), view.extents.end(), result.extents);
+  std::copy(view.strides.begin(), view.strides.end(), result.strides);
+  return result;
+}
+
 void read_structure(void* to, std::size_t size, std::size_t first_size, const void* given, const char* name) {
   std::size_t told = 0;
   std::memcpy(&told, given, sizeof told);
@@ -80,7 +87,7 @@ CallOperands::CallOperands(const imbrex_operand* operands, std::size_t count, st
   for (; count_ < count; ++count_) {
     const imbrex_operand& operand = operands[count_];
     IMBREX_EXPECTS(operand.name != nullptr, "operands[{}].name is null", count_);
-    const Operand made{operand.name, view_of(operand)};
+    const Operand made{operand.name, read_view(operand)};
     if (count > few)
       many_.push_back(made);
     else

@@ -29,6 +29,7 @@ int small_of(std::int32_t given, int otherwise, const char* field);  ///< not ne
 
 imbrex_type number_of(Type type);
 imbrex_device number_of(Device device);
+imbrex_view view_of(const View& view);
 
 inline constexpr std::size_t first_report = 56;
 

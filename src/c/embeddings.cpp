@@ -179,9 +179,8 @@ imbrex_status imbrex_embedding_operand(const imbrex_embedding* embedding, int32_
                              .rows = view.extents[0],
                              .cols = cols,
                              .bytes = static_cast<std::uint64_t>(view.extents[0] * cols) * bytes_of(view.type),
-                             .view = {nullptr, c::number_of(view.type), view.dims, {}, {}}};
-    std::copy(view.extents.begin(), view.extents.end(), told.view.extents);
-    std::copy(view.strides.begin(), view.strides.end(), told.view.strides);
+                             .view = c::view_of(own.view)};
+    told.view.data = nullptr;
     c::write_structure(info, told, c::first_info, "imbrex_operand_info");
   });
 }

@@ -13,6 +13,13 @@ constexpr std::size_t first_options = 48;
 static_assert(offsetof(imbrex_operator_options, codec) == first_options);
 static_assert(offsetof(imbrex_operator_options, heap_limit) == first_options + sizeof(const char*));
 
+static_assert(static_cast<int>(Operator::all_gather_gemm) == IMBREX_ALL_GATHER_GEMM &&
+              static_cast<int>(Operator::gemm_reduce_scatter) == IMBREX_GEMM_REDUCE_SCATTER &&
+              static_cast<int>(Operator::gemm_all_reduce) == IMBREX_GEMM_ALL_REDUCE &&
+              static_cast<int>(Operator::gemm_all_to_all) == IMBREX_GEMM_ALL_TO_ALL);
+// Operators that multiply no matrices come behind those that do.
+constexpr int count_kinds = static_cast<int>(embedding_all_to_all);
+
 // What the text leaves out is chosen.
 void set_knobs(OperatorOptions& options, std::string_view text) {
   nlohmann::json json = base::parse_json(plan::to_json(Knobs{}), "knobs");
@@ -25,6 +32,10 @@ void set_knobs(OperatorOptions& options, std::string_view text) {
 }
 
 }  // namespace
+
+Operator product_operator(imbrex_operator_kind kind) {
+  return static_cast<Operator>(kind_of(kind, count_kinds, "kind"));
+}
 
 OperatorOptions operator_options(const imbrex_operator_options* given) {
   const auto read = c::options_of(given, first_options, "imbrex_operator_options");

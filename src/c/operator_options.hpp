@@ -8,6 +8,9 @@
 
 namespace imbrex::c {
 
+/// Throws Error(invalid_input) for a number that is no kind.
+Operator product_operator(imbrex_operator_kind kind);
+
 inline constexpr std::size_t first_info = 128;
 static_assert(sizeof(imbrex_operand_info) == first_info);
 

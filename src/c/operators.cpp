@@ -34,10 +34,6 @@ constexpr std::size_t first_gemm = 48;
 static_assert(offsetof(imbrex_gemm, any_m) == first_gemm);
 static_assert(IMBREX_MOST_PRODUCTS == max_products);
 
-static_assert(static_cast<int>(Operator::all_gather_gemm) == IMBREX_ALL_GATHER_GEMM &&
-              static_cast<int>(Operator::gemm_reduce_scatter) == IMBREX_GEMM_REDUCE_SCATTER &&
-              static_cast<int>(Operator::gemm_all_reduce) == IMBREX_GEMM_ALL_REDUCE &&
-              static_cast<int>(Operator::gemm_all_to_all) == IMBREX_GEMM_ALL_TO_ALL);
 static_assert(static_cast<int>(Scales::none) == IMBREX_SCALES_NONE &&
               static_cast<int>(Scales::tensor) == IMBREX_SCALES_TENSOR &&
               static_cast<int>(Scales::row) == IMBREX_SCALES_ROW);
@@ -86,7 +82,7 @@ imbrex_status imbrex_operator_make(imbrex_world* world, imbrex_operator_kind kin
     World& own = *object.world;
     const c::Wanted wanted = c::converted(own, [&] {
       c::expect_given(made, "made");
-      const auto op = static_cast<Operator>(c::kind_of(kind, 4, "kind"));
+      const Operator op = c::product_operator(kind);
       const GemmShape shape = c::shape_of(gemm);
       return c::Wanted{op, shape, c::operator_options(options)};
     });
@@ -120,17 +116,14 @@ imbrex_status imbrex_operator_operand(const imbrex_operator* op, int32_t index, 
     const c::OperatorObject& object = c::operator_of(op);
     const auto at = static_cast<std::size_t>(c::kind_of(index, static_cast<int>(object.names.size()), "index"));
     const OperandInfo& own = object.op->operands()[at];
-    const View view = own.at(static_cast<void*>(nullptr));
-    imbrex_operand_info told{.size = 0,
-                             .name = object.names[at].c_str(),
-                             .role = static_cast<imbrex_role>(own.role),
-                             .layout = static_cast<imbrex_layout>(own.layout),
-                             .rows = own.rows,
-                             .cols = own.cols,
-                             .bytes = own.bytes(),
-                             .view = {nullptr, c::number_of(view.type), view.dims, {}, {}}};
-    std::copy(view.extents.begin(), view.extents.end(), told.view.extents);
-    std::copy(view.strides.begin(), view.strides.end(), told.view.strides);
+    const imbrex_operand_info told{.size = 0,
+                                   .name = object.names[at].c_str(),
+                                   .role = static_cast<imbrex_role>(own.role),
+                                   .layout = static_cast<imbrex_layout>(own.layout),
+                                   .rows = own.rows,
+                                   .cols = own.cols,
+                                   .bytes = own.bytes(),
+                                   .view = c::view_of(own.at(static_cast<void*>(nullptr)))};
     c::write_structure(info, told, c::first_info, "imbrex_operand_info");
   });
 }

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "expect.h"
+#include "infer.h"
 
 enum { RANKS = 4, M = 64, N = 48, K = 128, PART = K / RANKS };
 
@@ -473,6 +474,7 @@ int main(void) {
   EXPECT_OK(imbrex_make_unique_id(&ids[1]));
   EXPECT_REFUSED(imbrex_make_unique_id(NULL), "id is null");
   EXPECT(strcmp(imbrex_version(), "0.1.0") == 0);
+  infer();
   pid_t ranks[RANKS];
   for (int r = 0; r < RANKS; ++r) {
     ranks[r] = fork();
