@@ -31,7 +31,7 @@ from report import write_rows  # noqa: E402
 
 import imbrex  # noqa: E402
 import imbrex.torch  # noqa: E402
-from imbrex import _c  # noqa: E402
+from imbrex import _c, _infer  # noqa: E402
 from imbrex.torch import groups  # noqa: E402
 
 # Microseconds that Python may add, or that multiple of an operator that does nothing, if that is more.
@@ -82,7 +82,7 @@ class FromCpp:
         world = groups._worlds[group.group_name]
         gemm = _c.new(_c.Gemm, m=options.rows, n=options.columns, k=options.depth, type=_c.BF16, any_m=1)
         made = _c.new(_c.OperatorOptions, device=_c.CUDA if a.is_cuda else _c.CPU)
-        self.made = _c.make("operator_make", world.handle, _c.GEMM_REDUCE_SCATTER, ctypes.byref(gemm), ctypes.byref(made))
+        self.made = _c.make("operator_make", world.handle, _infer.kinds()["matmul_reduce_scatter"], ctypes.byref(gemm), ctypes.byref(made))
         self.operands = (_c.Operand * 3)(*(_c.Operand(name=name, view=view(one)) for name, one in ((b"a", a), (b"b", b), (b"out", out))))
         self.stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream if a.is_cuda else None)
 

@@ -1,6 +1,8 @@
 // Products with the collective that depends on them.
 #include <algorithm>
 #include <array>
+#include <cstring>
+#include <tuple>
 
 #include "groups.hpp"
 #include "kernels.hpp"
@@ -12,10 +14,18 @@ namespace {
 
 // The operators that take a codec.
 constexpr bool sums(imbrex_operator_kind kind) {
-  return kind == IMBREX_GEMM_REDUCE_SCATTER || kind == IMBREX_GEMM_ALL_REDUCE;
+  constexpr bool SUM = true, EXCHANGE = false;
+#define IMBREX_SUMS(name, number, sums_) \
+  if (kind == number) return sums_;
+  IMBREX_PRODUCTS(IMBREX_SUMS)
+#undef IMBREX_SUMS
+  return EXCHANGE;
 }
 
-// One call: its arguments, and what follows from their shapes.
+constexpr std::size_t most_operands = 16;
+constexpr const char* further_names[][3] = {{"b1", "bias1", "out1"}, {"b2", "bias2", "out2"}};
+
+// One call: its arguments, and what follows from them.
 struct Call {
   imbrex_operator_kind kind;
   Tensor a, b;
@@ -52,144 +62,66 @@ struct Call {
 
   // A call with several B.
   explicit Call(Arguments stack) : kind(IMBREX_ALL_GATHER_GEMM), a(stack.tensor("a")), b(stack.tensor("b")) {
-    more[0].b = stack.optional_tensor("b1");
-    more[1].b = stack.optional_tensor("b2");
+    for (std::size_t i = 0; i < more.size(); ++i) more[i].b = stack.optional_tensor(further_names[i][0]);
     group = stack.text();
     dim = static_cast<int>(stack.integer());
     bias = stack.optional_tensor("bias");
-    more[0].bias = stack.optional_tensor("bias1");
-    more[1].bias = stack.optional_tensor("bias2");
+    for (std::size_t i = 0; i < more.size(); ++i) more[i].bias = stack.optional_tensor(further_names[i][1]);
     gathers = stack.integer() != 0;
   }
 
-  void read();
-  void read_further();
-  imbrex_type out_type() const { return a.type() == IMBREX_E4M3 ? IMBREX_BF16 : a.type(); }
-  imbrex_scales scales() const {
-    if (!scale_a) return IMBREX_SCALES_NONE;
-    return scale_a.count() == 1 && scale_b.count() == 1 ? IMBREX_SCALES_TENSOR : IMBREX_SCALES_ROW;
-  }
-  // A linear layer's weights lie by columns, as its `weight.t()`. What lies neither way is told so by the library.
-  bool b_by_columns() const { return by_columns(b); }
-  static bool by_columns(const Tensor& b) { return b.stride(1) != 1 && (b.stride(0) == 1 || b.size(0) == 1); }
-  /// `out` is there. Further outputs lie without gaps, as make_out's do.
-  imbrex_gemm gemm(std::int32_t ranks) const;
-  void make_out(std::int32_t ranks);
-  Tensor gathered_rows(std::int32_t ranks, std::int64_t cols, imbrex_type type) const;
+  /// Reads the tensors, has the library say what follows from them, and makes the results that are not there.
+  void read(std::int32_t ranks);
+
+  imbrex_gemm gemm{};                                  // after read()
+  imbrex_results results{};                            // as torch sees them
+  std::array<imbrex_operand, most_operands> operands;  // as the library takes them
+  std::uint64_t count = 0;
+
+ private:
+  void make(const char* operand, const imbrex_view& result, Tensor& into);
 };
 
-void expect_beside(const Tensor& one, const Tensor& a) {
-  if (one.on_gpu() != a.on_gpu() || one.device_index() != a.device_index())
-    refuse(std::string(one.name()) + " is on " + one.device_name() + ", a on " + a.device_name() +
-           ": all tensors must be on one device");
+// A result, where it is not given.
+void Call::make(const char* operand, const imbrex_view& result, Tensor& into) {
+  if (into || result.dims == 0) return;
+  into = Tensor::empty(result.dims, result.extents, result.strides, dtype_of(result.type), a);
+  for (std::uint64_t i = 0; i < count; ++i)
+    if (std::string_view(operands[i].name) == operand) operands[i].view.data = into.data();
 }
 
-void Call::read() {
-  for (Tensor* one : {&a, &b, &bias, &scale_a, &scale_b, &out})
-    if (*one) {
-      one->read();
-      expect_beside(*one, a);
-    }
-  if (a.dims() < 2 || a.dims() > 3) refuse("a is " + a.shape() + ": it must have 2 or 3 dimensions");
-  if (b.dims() != 2) refuse("b is " + b.shape() + ": it must have 2 dimensions");
-  if (dim < 0 || dim > a.dims() - 2)
-    refuse("dim = " + std::to_string(dim) + " with a of " + a.shape() +
-           ": it must be a dimension of a before its last");
-  if (a.type() != b.type())
-    refuse(std::string("a is of type ") + name_of(a.type()) + ", b of type " + name_of(b.type()) +
-           ": they must be of one type");
-  if (a.size(a.dims() - 1) != b.size(0))
-    refuse("a is " + a.shape() + ", b " + b.shape() + ": a's last dimension must be b's first");
-  // All ranks may have no rows.
-  for (const std::int64_t size : {b.size(0), b.size(1)})
-    if (size == 0) refuse("a is " + a.shape() + ", b " + b.shape() + ": only a's rows may be none");
-  if (!scale_a != !scale_b) refuse("scale_a and scale_b: both must be given, or neither");
-  if (scale_a && a.type() != IMBREX_E4M3)
-    refuse(std::string("scale_a with a of type ") + name_of(a.type()) + ": only float8_e4m3fn has scales");
-  if (out_dtype && *out_dtype != dtype_of(out_type()))
-    refuse(std::string("out_dtype: of a and b of type ") + name_of(a.type()) + " the result is " + name_of(out_type()));
-}
-
-void Call::read_further() {
-  for (auto& [b1, bias1, out1] : more)
-    for (Tensor* one : {&b1, &bias1})
-      if (*one) {
-        one->read();
-        expect_beside(*one, a);
-      }
-  if (more[1].b && !more[0].b) refuse("b2 is given, and b1 is not");
-  for (const auto& [b1, bias1, out1] : more) {
-    if (!b1 && bias1) refuse(std::string(bias1.name()) + " is given, and no b for it");
-    if (!b1) continue;
-    if (b1.dims() != 2 || b1.size(0) != b.size(0) || b1.type() != b.type() || b1.count() == 0)
-      refuse(std::string(b1.name()) + " is " + b1.shape() + " of type " + name_of(b1.type()) + ", b " + b.shape() +
-             " of type " + name_of(b.type()) + ": they must have as many rows, and one type");
-    if (by_columns(b1) != b_by_columns())
-      refuse(std::string(b1.name()) + " and b lie by rows and by columns: all must lie alike");
-    if (!bias1 != !bias) refuse(std::string("a bias of b, or of ") + b1.name() + ", is missing: all have one, or none");
+void Call::read(std::int32_t ranks) {
+  std::array<imbrex_operand, most_operands> given;
+  std::uint64_t count_given = 0;
+  const auto take = [&](const char* operand, Tensor& one) {
+    if (!one) return;
+    one.read();
+    if (one.on_gpu() != a.on_gpu() || one.device_index() != a.device_index())
+      refuse(std::string(one.name()) + " is on " + one.device_name() + ", a on " + a.device_name() +
+             ": all must be on one device");
+    given[count_given++] = {operand, one.view()};
+  };
+  take("a", a);
+  take("b", b);
+  take("bias", bias);
+  take("a_scale", scale_a);
+  take("b_scale", scale_b);
+  for (std::size_t i = 0; i < more.size(); ++i) {
+    take(further_names[i][0], more[i].b);
+    take(further_names[i][1], more[i].bias);
   }
-}
-
-imbrex_gemm Call::gemm(std::int32_t ranks) const {
-  imbrex_gemm result{};
-  result.size = sizeof(result);
-  result.k = b.size(0);
-  result.n = b.size(1);
-  result.m = a.count() / result.k;
-  if (kind == IMBREX_ALL_GATHER_GEMM) result.m *= ranks, result.n *= ranks;
-  if (sums(kind)) result.k *= ranks;
-  result.type = a.type();
-  result.bias = bias ? 1 : 0;
-  result.scales = scales();
-  result.b_layout = (result.type != IMBREX_E4M3 && b_by_columns()) ? IMBREX_COLUMN_MAJOR : IMBREX_ROW_MAJOR;
-  for (std::size_t i = 0; i < more.size(); ++i)
-    if (more[i].b) result.more_n[i] = more[i].b.size(1) * ranks;
-  result.gathered_a = gathers ? 1 : 0;
-  const bool columns = b_by_columns() || result.type == IMBREX_E4M3;
-  result.lda = leading_dimension(a.matrix(dim));
-  result.ldb = leading_dimension(b.view(), columns);
-  result.ldo = leading_dimension(out.matrix(dim));
-  for (std::size_t i = 0; i < more.size(); ++i)
-    if (more[i].b) result.more_ldb[i] = leading_dimension(more[i].b.view(), columns);
-  return result;
-}
-
-// As a, with its dimension `dim` of all ranks, and so many columns.
-Tensor Call::gathered_rows(std::int32_t ranks, std::int64_t cols, imbrex_type type) const {
-  std::array<std::int64_t, IMBREX_MOST_DIMS> sizes{};
-  for (int i = 0; i < a.dims() - 1; ++i) sizes[static_cast<std::size_t>(i)] = a.size(i);
-  sizes[static_cast<std::size_t>(dim)] *= ranks;
-  sizes[static_cast<std::size_t>(a.dims() - 1)] = cols;
-  return Tensor::empty({sizes.data(), static_cast<std::size_t>(a.dims())}, dim, type, a);
-}
-
-// The shape of a with the collective's dimension grown or split and the product's columns last; in memory that
-// dimension comes first, as the library works.
-void Call::make_out(std::int32_t ranks) {
-  std::array<std::int64_t, IMBREX_MOST_DIMS> sizes{};
-  const int dims = a.dims();
-  for (int i = 0; i < dims - 1; ++i) sizes[static_cast<std::size_t>(i)] = a.size(i);
-  sizes[static_cast<std::size_t>(dims - 1)] = b.size(1);
-  std::int64_t& split = sizes[static_cast<std::size_t>(dim)];
-  if (kind == IMBREX_ALL_GATHER_GEMM) split *= ranks;
-  if (kind == IMBREX_GEMM_REDUCE_SCATTER) {
-    if (split % ranks != 0)
-      refuse("a is " + a.shape() + ": its dimension " + std::to_string(dim) + " must divide by the " +
-             std::to_string(ranks) + " ranks");
-    split /= ranks;
-  }
-  const std::span<const std::int64_t> wanted(sizes.data(), static_cast<std::size_t>(dims));
-  if (!out) {
-    out = Tensor::empty(wanted, dim, out_type(), a);
-    return;
-  }
-  bool fits = out.dims() == dims;
-  for (int i = 0; fits && i < dims; ++i) fits = out.size(i) == sizes[static_cast<std::size_t>(i)];
-  if (!fits) {
-    std::string text;
-    for (const std::int64_t size : wanted) text += (text.empty() ? "" : " x ") + std::to_string(size);
-    refuse("out is " + out.shape() + ": it must be " + text);
-  }
+  take("out", out);
+  const imbrex_call call{sizeof(call), kind, ranks, dim, gathers ? 1 : 0, given.data(), count_given};
+  gemm.size = sizeof(gemm);
+  results.size = sizeof(results);
+  count = operands.size();
+  check(imbrex_operator_infer(&call, &gemm, &results, operands.data(), &count));
+  if (out_dtype && *out_dtype != dtype_of(results.out.type))
+    refuse(std::string("out_dtype: of a and b of type ") + name_of(a.type()) + " the result is " +
+           name_of(results.out.type));
+  make("out", results.out, out);
+  for (std::size_t i = 0; i < more.size(); ++i) make(further_names[i][2], results.more_out[i], more[i].out);
+  make("gathered", results.gathered, gathered);
 }
 
 // Where ranks do not have as many rows, which the library says of its M, the error names what takes such rows.
@@ -209,27 +141,29 @@ void with_way_out(imbrex_operator_kind kind, const Body& body) {
 }
 
 // All but M.
-Key key_of(const Call& call, const imbrex_gemm& gemm) {
+Key key_of(const Call& call) {
+  imbrex_gemm gemm = call.gemm;
+  gemm.m = 0;
+  std::array<std::int64_t, sizeof(gemm) / sizeof(std::int64_t)> words;
+  static_assert(sizeof(words) == sizeof(gemm) && words.size() + 2 == std::tuple_size_v<decltype(Key::numbers)>);
+  std::memcpy(words.data(), &gemm, sizeof(gemm));
   Key key;
-  key.numbers = {
-      call.kind,        gemm.n,          gemm.k,         gemm.type,       gemm.bias, gemm.scales, call.b_by_columns(),
-      call.a.on_gpu(),  gemm.more_n[0],  gemm.more_n[1], gemm.gathered_a, gemm.lda,  gemm.ldb,    gemm.ldo,
-      gemm.more_ldb[0], gemm.more_ldb[1]};
+  key.numbers = {call.kind, call.a.on_gpu()};
+  std::ranges::copy(words, key.numbers.begin() + 2);
   if (call.codec) key.text = *call.codec;
   return key;
 }
 
 // What calls of the form of one that was made begin with.
-Ready ready_of(const Call& call, Made& made, const imbrex_operand* operands) {
+Ready ready_of(const Call& call, Made& made) {
   Ready result;
   result.made = &made;
-  std::copy_n(operands, result.operands.size(), result.operands.begin());
-  result.dims = call.out.dims();
-  result.dtype = call.out.dtype();
-  for (int i = 0; i < result.dims; ++i) {
-    result.sizes[static_cast<std::size_t>(i)] = call.out.size(i);
-    result.strides[static_cast<std::size_t>(i)] = call.out.stride(i);
-  }
+  std::copy_n(call.operands.begin(), result.operands.size(), result.operands.begin());
+  const imbrex_view& out = call.results.out;
+  result.dims = out.dims;
+  result.dtype = dtype_of(out.type);
+  std::copy_n(out.extents, out.dims, result.sizes.begin());
+  std::copy_n(out.strides, out.dims, result.strides.begin());
   return result;
 }
 
@@ -238,41 +172,14 @@ void run(Call& call, const Form* form = nullptr) {
   // First: peers whose call is right connect the group, too.
   Group& group = find_group(call.group);
   const std::lock_guard lock(group.mutex);
-  std::array<imbrex_operand, 11> operands;
-  std::size_t count = 0;
   void* stream = nullptr;
   Made* made = nullptr;
   prepare_call(group, [&] {
-    call.read();
-    call.read_further();
+    call.read(group.size);
     stream = call.a.on_gpu() ? current_stream(call.a.device_index()) : nullptr;
-    call.make_out(group.size);
-    for (Call::Further& further : call.more)
-      if (further.b) further.out = call.gathered_rows(group.size, further.b.size(1), call.out_type());
-    if (call.gathers) call.gathered = call.gathered_rows(group.size, call.b.size(0), call.a.type());
-    if (call.a.count() == 0) return;
-    const imbrex_gemm gemm = call.gemm(group.size);
-
-    operands[count++] = {"a", call.a.matrix(call.dim)};
-    operands[count++] = {"b", call.b.view()};
-    if (call.bias) operands[count++] = {"bias", call.bias.view()};
-    if (call.scale_a) {
-      operands[count++] = {"a_scale", call.scale_a.view()};
-      operands[count++] = {"b_scale", call.scale_b.view()};
-    }
-    operands[count++] = {"out", call.out.matrix(call.dim)};
-    constexpr const char* names[][3] = {{"b1", "bias1", "out1"}, {"b2", "bias2", "out2"}};
-    for (std::size_t i = 0; i < call.more.size(); ++i) {
-      const auto& [b, bias, out] = call.more[i];
-      if (!b) break;
-      operands[count++] = {names[i][0], b.view()};
-      if (bias) operands[count++] = {names[i][1], bias.view()};
-      operands[count++] = {names[i][2], out.matrix(call.dim)};
-    }
-    if (call.gathered) operands[count++] = {"gathered", call.gathered.matrix(call.dim)};
-
+    if (call.gemm.m == 0) return;
     const auto make = [&] {
-      imbrex_gemm of_any_m = gemm;
+      imbrex_gemm of_any_m = call.gemm;
       of_any_m.any_m = 1;
       imbrex_operator_options options{};
       options.size = sizeof(options);
@@ -284,13 +191,13 @@ void run(Call& call, const Form* form = nullptr) {
       check(imbrex_operator_make(group.world, call.kind, &of_any_m, &options, &result.product));
       return result;
     };
-    made = &find_or_make_of_any_m(group, key_of(call, gemm), gemm.m, call.a.on_gpu(), stream, make);
+    made = &find_or_make_of_any_m(group, key_of(call), call.gemm.m, call.a.on_gpu(), stream, make);
   });
   if (made == nullptr) return skip_call(group, "a is " + call.a.shape() + ": the rows must be as many on every rank");
-  check(imbrex_operator_run(made->product, operands.data(), count, stream));
+  check(imbrex_operator_run(made->product, call.operands.data(), call.count, stream));
   if (!form) return;
   if (group.ready.size() >= most_forms) group.ready.clear();
-  group.ready.insert_or_assign(*form, ready_of(call, *made, operands.data()));
+  group.ready.insert_or_assign(*form, ready_of(call, *made));
 }
 
 // Runs the call if one of its form is ready, and makes its result where there is none.
@@ -354,7 +261,7 @@ void all_gather_matmuls(StableIValue* stack, std::uint64_t, std::uint64_t) {
   with_way_out(IMBREX_ALL_GATHER_GEMM, [&] { run(call); });
   const auto given = [&](Tensor& result) {
     constexpr std::int64_t none = 0;
-    return (result ? std::move(result) : Tensor::empty({&none, 1}, 0, call.out_type(), call.a)).give();
+    return (result ? std::move(result) : Tensor::empty({&none, 1}, call.results.out.type, call.a)).give();
   };
   stack[0] = given(call.gathered);
   stack[1] = call.out.give();
@@ -362,7 +269,7 @@ void all_gather_matmuls(StableIValue* stack, std::uint64_t, std::uint64_t) {
   count(Count::all_gather_matmul);
 }
 
-#define IMBREX_GEMM_KERNELS(name, kind)                                      \
+#define IMBREX_GEMM_KERNELS(name, kind, sums)                                \
   void name(StableIValue* stack, std::uint64_t, std::uint64_t) {             \
     functional<kind>(stack);                                                 \
     count(Count::name);                                                      \
@@ -379,9 +286,6 @@ void all_gather_matmuls(StableIValue* stack, std::uint64_t, std::uint64_t) {
     plain<kind>(stack, true);                                                \
     count(Count::name);                                                      \
   }
-IMBREX_GEMM_KERNELS(all_gather_matmul, IMBREX_ALL_GATHER_GEMM)
-IMBREX_GEMM_KERNELS(matmul_reduce_scatter, IMBREX_GEMM_REDUCE_SCATTER)
-IMBREX_GEMM_KERNELS(matmul_all_reduce, IMBREX_GEMM_ALL_REDUCE)
-IMBREX_GEMM_KERNELS(matmul_all_to_all, IMBREX_GEMM_ALL_TO_ALL)
+IMBREX_PRODUCTS(IMBREX_GEMM_KERNELS)
 
 }  // namespace imbrex_torch

@@ -221,6 +221,15 @@ imbrex_status imbrex_torch_report(const char* name, imbrex_report* report) {
 imbrex_status imbrex_torch_last_code(void) { return last_code(); }
 const char* imbrex_torch_last_message(void) { return last_message().c_str(); }
 
+const char* imbrex_torch_counted(int32_t index) {
+#define IMBREX_NAME(name, kind, sums) #name,
+  constexpr std::array names{IMBREX_PRODUCTS(IMBREX_NAME) "all_reduce", "all_reduce_rms_norm", "made"};
+#undef IMBREX_NAME
+  static_assert(names.size() == counts.size());
+  return index >= 0 && static_cast<std::size_t>(index) < names.size() ? names[static_cast<std::size_t>(index)]
+                                                                      : nullptr;
+}
+
 int64_t imbrex_torch_count(int32_t index) {
   return index >= 0 && static_cast<std::size_t>(index) < counts.size() ? counts[static_cast<std::size_t>(index)].load()
                                                                        : -1;

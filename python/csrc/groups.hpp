@@ -10,25 +10,19 @@
 #include <vector>
 
 #include "errors.hpp"
+#include "products.hpp"
 
 namespace imbrex_torch {
 
 /// What is counted: calls of each operator, and operators made.
-enum class Count : std::uint8_t {
-  all_gather_matmul,
-  matmul_reduce_scatter,
-  matmul_all_reduce,
-  matmul_all_to_all,
-  all_reduce,
-  all_reduce_rms_norm,
-  made,
-  count_
-};
+#define IMBREX_COUNT(name, kind, sums) name,
+enum class Count : std::uint8_t { IMBREX_PRODUCTS(IMBREX_COUNT) all_reduce, all_reduce_rms_norm, made, count_ };
+#undef IMBREX_COUNT
 void count(Count what) noexcept;
 
 /// Everything that one operator is made for.
 struct Key {
-  std::array<std::int64_t, 16> numbers{};
+  std::array<std::int64_t, 19> numbers{};
   std::string text;
 
   bool operator==(const Key&) const = default;

@@ -37,7 +37,10 @@ IMBREX_TORCH_EXPORT imbrex_status imbrex_torch_report(const char* name, imbrex_r
 IMBREX_TORCH_EXPORT imbrex_status imbrex_torch_last_code(void);
 IMBREX_TORCH_EXPORT const char* imbrex_torch_last_message(void);
 
-/// How often an operator was called, as Count in groups.hpp has them; last, how many were made. -1 for other numbers.
+/// What is counted at `index`, calls of an operator of that name or, last, "made": operators; null after that.
+IMBREX_TORCH_EXPORT const char* imbrex_torch_counted(int32_t index);
+
+/// How often; -1 for other numbers.
 IMBREX_TORCH_EXPORT int64_t imbrex_torch_count(int32_t index);
 
 /// The schema at `index`, or null after the last.

@@ -18,7 +18,7 @@ std::int64_t capacity(std::int64_t count) {
 Tensor empty_like(const Tensor& x) {
   std::array<std::int64_t, IMBREX_MOST_DIMS> sizes{};
   for (int i = 0; i < x.dims(); ++i) sizes[static_cast<std::size_t>(i)] = x.size(i);
-  return Tensor::empty({sizes.data(), static_cast<std::size_t>(x.dims())}, 0, x.type(), x);
+  return Tensor::empty({sizes.data(), static_cast<std::size_t>(x.dims())}, x.type(), x);
 }
 
 void expect_alike(const Tensor& one, const Tensor& x) {

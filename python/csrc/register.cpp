@@ -10,24 +10,10 @@
 namespace imbrex_torch {
 namespace {
 
+#define IMBREX_PRODUCT_KERNELS(name, kind, sums) \
+  {#name, name}, {#name "_out", name##_out}, {#name "_plain", name##_plain}, {#name "_plain_out", name##_plain_out},
 constexpr std::pair<const char*, Kernel*> kernels[]{
-    {"all_gather_matmul", all_gather_matmul},
-    {"all_gather_matmul_out", all_gather_matmul_out},
-    {"all_gather_matmul_plain", all_gather_matmul_plain},
-    {"all_gather_matmul_plain_out", all_gather_matmul_plain_out},
-    {"all_gather_matmuls", all_gather_matmuls},
-    {"matmul_reduce_scatter", matmul_reduce_scatter},
-    {"matmul_reduce_scatter_out", matmul_reduce_scatter_out},
-    {"matmul_reduce_scatter_plain", matmul_reduce_scatter_plain},
-    {"matmul_reduce_scatter_plain_out", matmul_reduce_scatter_plain_out},
-    {"matmul_all_reduce", matmul_all_reduce},
-    {"matmul_all_reduce_out", matmul_all_reduce_out},
-    {"matmul_all_reduce_plain", matmul_all_reduce_plain},
-    {"matmul_all_reduce_plain_out", matmul_all_reduce_plain_out},
-    {"matmul_all_to_all", matmul_all_to_all},
-    {"matmul_all_to_all_out", matmul_all_to_all_out},
-    {"matmul_all_to_all_plain", matmul_all_to_all_plain},
-    {"matmul_all_to_all_plain_out", matmul_all_to_all_plain_out},
+    IMBREX_PRODUCTS(IMBREX_PRODUCT_KERNELS){"all_gather_matmuls", all_gather_matmuls},
     {"all_reduce", all_reduce},
     {"all_reduce_out", all_reduce_out},
     {"all_reduce_rms_norm", all_reduce_rms_norm},

@@ -1,5 +1,6 @@
 #include "tensor.hpp"
 
+#include <algorithm>
 #include <array>
 #include <cstring>
 #include <utility>
@@ -118,55 +119,17 @@ std::string Tensor::shape() const {
 
 std::string Tensor::device_name() const { return info_.on_gpu ? "cuda:" + std::to_string(info_.device_index) : "cpu"; }
 
-imbrex_view Tensor::view(int first) const {
-  if (info_.dims == 0) return {info_.data, info_.type, 1, {1}, {1}};
+imbrex_view Tensor::view() const {
   imbrex_view result{info_.data, info_.type, info_.dims, {}, {}};
-  for (int i = 0; i < info_.dims; ++i) {
-    const int from = i == 0 ? first : i <= first ? i - 1 : i;
-    result.extents[i] = info_.sizes[from];
-    result.strides[i] = info_.strides[from];
-  }
+  std::copy_n(info_.sizes, info_.dims, result.extents);
+  std::copy_n(info_.strides, info_.dims, result.strides);
   return result;
 }
 
-imbrex_view Tensor::matrix(int first) const {
-  imbrex_view result = view(first);
-  if (result.dims != 3) return result;
-  auto& [rows, batch, columns, none] = result.extents;
-  auto& [row_step, batch_step, column_step, nothing] = result.strides;
-  const bool even = rows == 1 || batch == 1 || row_step == batch_step * batch;
-  if (!even || (column_step != 1 && columns != 1)) {
-    std::string strides;
-    for (int i = 0; i < dims(); ++i) strides += (i ? ", " : "") + std::to_string(stride(i));
-    refuse(std::string(name_) + " is " + shape() + " with strides of " + strides + " elements: " +
-           (even ? "its last one must be 1"
-                 : "with dimension " + std::to_string(first) +
-                       " in front, its rows must lie evenly: make it so by movedim and contiguous()"));
-  }
-  row_step = batch != 1 ? batch_step : row_step;
-  rows *= batch;
-  batch = columns, batch_step = column_step;
-  columns = column_step = 0;
-  result.dims = 2;
-  return result;
-}
-
-std::int64_t leading_dimension(const imbrex_view& view, bool by_columns) {
-  const int along = by_columns ? 0 : 1, across = 1 - along;
-  const std::int64_t length = view.extents[along], step = view.strides[across];
-  const bool rows_are_whole = length == 1 || view.strides[along] == 1;
-  return view.dims == 2 && view.extents[across] > 1 && rows_are_whole && step > length ? step : 0;
-}
-
-Tensor Tensor::empty(std::span<const std::int64_t> sizes, int first, imbrex_type type, const Tensor& like) {
+Tensor Tensor::empty(std::span<const std::int64_t> sizes, imbrex_type type, const Tensor& like) {
   std::array<std::int64_t, IMBREX_MOST_DIMS> strides{};
   std::int64_t stride = 1;
-  for (int i = static_cast<int>(sizes.size()) - 1; i >= 0; --i)
-    if (i != first) {
-      strides[static_cast<std::size_t>(i)] = stride;
-      stride *= sizes[static_cast<std::size_t>(i)];
-    }
-  if (!sizes.empty()) strides[static_cast<std::size_t>(first)] = stride;
+  for (std::size_t i = sizes.size(); i-- > 0;) strides[i] = std::exchange(stride, stride * sizes[i]);
   Tensor result = empty(static_cast<int>(sizes.size()), sizes.data(), strides.data(), dtype_of(type), like);
   result.read();
   return result;

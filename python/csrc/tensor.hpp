@@ -56,19 +56,13 @@ class Tensor {
   std::string shape() const;
   std::string device_name() const;
 
-  /// The view of it with dimension `first` in front of the others; one element without a dimension is given one.
-  imbrex_view view(int first = 0) const;
-
-  /// The view of a matrix whose rows may be split over two dimensions, as one of two dimensions. Refuses three that lie
-  /// as no matrix does.
-  imbrex_view matrix(int first) const;
+  imbrex_view view() const;
 
   /// Hands the tensor to torch as a result.
   StableIValue give() { return reinterpret_cast<StableIValue>(std::exchange(handle_, nullptr)); }
 
-  /// A new tensor beside `like` on its device; strides are those of a tensor without gaps whose dimension `first` comes
-  /// before the others.
-  static Tensor empty(std::span<const std::int64_t> sizes, int first, imbrex_type type, const Tensor& like);
+  /// A new tensor without gaps beside `like` on its device.
+  static Tensor empty(std::span<const std::int64_t> sizes, imbrex_type type, const Tensor& like);
 
   /// An empty tensor with strides and torch's number of a type as given; only its address is read.
   static Tensor empty(int dims, const std::int64_t* sizes, const std::int64_t* strides, std::int32_t dtype,
@@ -90,10 +84,6 @@ class Tensor {
   const char* name_ = "";
   Info info_;
 };
-
-/// Elements from one row of the view in memory to the next, where there is something between them. 0: there is nothing,
-/// or the view lies as no matrix does, which the library refuses by name.
-std::int64_t leading_dimension(const imbrex_view& view, bool by_columns = false);
 
 /// "bf16" and so on.
 const char* name_of(imbrex_type type);

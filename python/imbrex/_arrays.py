@@ -133,53 +133,30 @@ class Array:
         *others, last = self.takes
         return f"{', '.join(others)} or {last}" if others else last
 
-    def view(self, first: int = 0) -> _c.View:
-        """The view with dimension `first` in front of the others, as the library works on rows."""
-        if not self.shape:  # one element
-            return _c.View(data=self.data, type=self.type, dims=1, extents=(1,), strides=(1,))
-        order = [first, *(i for i in range(len(self.shape)) if i != first)]
-        result = _c.View(data=self.data, type=self.type, dims=len(order))
-        for place, i in enumerate(order):
-            result.extents[place], result.strides[place] = self.shape[i], self.strides[i]
-        return result
+    def view(self) -> _c.View:
+        """The view of it for the library."""
+        return _c.View(data=self.data, type=self.type, dims=len(self.shape), extents=self.shape, strides=self.strides)
 
-    def lies_by_columns(self) -> bool:
-        """Whether the first of two dimensions is the dense one."""
-        return self.strides[1] != 1 and (self.strides[0] == 1 or self.shape[0] == 1)
 
-    def matrix(self, first: int) -> _c.View:
-        """The view of a matrix whose rows may be split over two dimensions: two again where they lie as evenly."""
-        result = self.view(first)
-        (rows, batch, columns, _), (step, inner, across, _) = result.extents, result.strides
-        if result.dims != 3:
-            return result
-        even = rows <= 1 or batch <= 1 or step == inner * batch
-        if not even or (across != 1 and columns != 1):
-            rule = "its last one must be 1"
-            if not even:
-                rule = f"with dimension {first} in front, its rows must lie evenly: copy it so"
-            raise InvalidInput(f"{self.name} has shape {self.shape} with strides of {self.strides} elements: {rule}")
-        result.dims = 2
-        result.extents[:] = (rows * batch, columns, 0, 0)
-        result.strides[:] = (inner if batch != 1 else step, across, 0, 0)
-        return result
+def text_of(shape: tuple[int, ...]) -> str:
+    """A shape in an error, as the library writes it."""
+    return " x ".join(map(str, shape)) or "one element"
+
+
+def expect_one_device(arrays: list[Array]) -> None:
+    """Raises InvalidInput where one of them is not on the first one's device."""
+    first = arrays[0]
+    for array in arrays:
+        if array.device != first.device:
+            places = ["the CPU" if one.device == _c.CPU else "a GPU" for one in (array, first)]
+            raise InvalidInput(
+                f"{array.name} is on {places[0]}, {first.name} on {places[1]}: all must be on one device"
+            )
 
 
 def operand_list(pairs: list[tuple[bytes, _c.View]]) -> ctypes.Array[_c.Operand]:
     """What C takes."""
     return (_c.Operand * len(pairs))(*(_c.Operand(name, view) for name, view in pairs))
-
-
-def leading_dimension(view: _c.View, by_columns: bool = False) -> int:
-    """
-    Elements from one row in memory to the next, where there is something between them.
-
-    It is 0 where there is nothing, or where the view lies as no matrix does, which the library refuses by name.
-    """
-    along, across = (0, 1) if by_columns else (1, 0)
-    length, step = view.extents[along], view.strides[across]
-    rows_are_whole = length == 1 or view.strides[along] == 1
-    return step if view.dims == 2 and view.extents[across] > 1 and rows_are_whole and step > length else 0
 
 
 def contiguous_strides(shape: tuple[int, ...]) -> tuple[int, ...]:

@@ -1,4 +1,8 @@
-"""imbrex/c.h, as ctypes sees it. Field for field, in the header's order; a test compares sizes and offsets."""
+"""
+imbrex/c.h and c_infer.h, as ctypes sees them.
+
+Field for field, in the headers' order; a test compares sizes and offsets.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +34,6 @@ POOLING_SUM, POOLING_MEAN = range(2)
 NO_OPTIMIZER, SGD, ROW_WISE_ADAGRAD = range(3)
 AUTOMATIC, CPU, CUDA = range(3)
 SCALES_NONE, SCALES_TENSOR, SCALES_ROW = range(3)
-ALL_GATHER_GEMM, GEMM_REDUCE_SCATTER, GEMM_ALL_REDUCE, GEMM_ALL_TO_ALL = range(4)
 REDUCE_SCATTER, ALL_GATHER, ALL_TO_ALL = range(3)
 MOST_DIMS = 4
 MOST_PRODUCTS = 3
@@ -114,6 +117,46 @@ class OperatorOptions(Structure):
         ("reserved", c_int32 * 2),
         ("codec", c_char_p),
         ("heap_limit", c_uint64),
+    )
+
+
+class OperatorRules(Structure):
+    """imbrex_operator_rules."""
+
+    _fields_ = (
+        ("size", c_size_t),
+        ("name", c_char_p),
+        ("out_type", c_int32),
+        ("sums", c_int32),
+        ("several_b", c_int32),
+        ("rows_times", c_int32),
+        ("rows_over", c_int32),
+        ("reserved", c_int32),
+    )
+
+
+class Call(Structure):
+    """imbrex_call."""
+
+    _fields_ = (
+        ("size", c_size_t),
+        ("kind", c_int32),
+        ("ranks", c_int32),
+        ("dim", c_int32),
+        ("gathered_a", c_int32),
+        ("operands", POINTER(Operand)),
+        ("count", c_uint64),
+    )
+
+
+class Results(Structure):
+    """imbrex_results."""
+
+    _fields_ = (
+        ("size", c_size_t),
+        ("out", View),
+        ("more_out", View * (MOST_PRODUCTS - 1)),
+        ("gathered", View),
     )
 
 
@@ -234,6 +277,11 @@ _FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
         c_int32,
         (c_void_p, c_int32, POINTER(Gemm), POINTER(OperatorOptions), POINTER(c_void_p)),
     ),
+    "operator_rules_of": (c_int32, (c_int32, c_int32, c_int32, POINTER(OperatorRules))),
+    "operator_infer": (
+        c_int32,
+        (POINTER(Call), POINTER(Gemm), POINTER(Results), POINTER(Operand), POINTER(c_uint64)),
+    ),
     "operator_destroy": (c_int32, (c_void_p,)),
     "operator_run": (c_int32, (c_void_p, POINTER(Operand), c_size_t, c_void_p)),
     "operator_check": (c_int32, (c_void_p,)),
@@ -287,6 +335,6 @@ def make(name: str, *arguments: Any) -> c_void_p:
     return made
 
 
-def new(kind: type[Structure], **fields: Any) -> Any:
+def new(kind: type[Structure], /, **fields: Any) -> Any:
     """A structure with its size filled in; what is left out is zero, the default of each field."""
     return kind(size=ctypes.sizeof(kind), **fields)

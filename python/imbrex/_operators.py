@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import ctypes
-import math
 from typing import Any
 
 import numpy as np
 
 from . import _c
-from ._arguments import flag, index_of, optional_text, stream_handle
-from ._arrays import NAMES, Array, empty_beside, leading_dimension, operand_list
+from ._arguments import LARGEST_32, flag, index_of, optional_text, stream_handle
+from ._arrays import Array, empty_beside, expect_one_device, text_of
 from ._calls import Preparing, skip_call
 from ._errors import InvalidInput
+from ._infer import infer, kinds, shape_of
 from ._reductions import NO_REPORT, all_reduce
 from ._report import Report, report_of
 from ._world import World, expect_world
 
 
 def _product(
-    kind: int,
+    name: str,
     a: Any,
     b: Any,
     world: World,
@@ -35,79 +35,44 @@ def _product(
     expect_world(world)
     with Preparing(world):
         stream, report, codec_text = stream_handle(stream), bool(flag("report", report)), optional_text("codec", codec)
-        first, second = Array("a", a, stream=stream, may_be_empty=True), Array("b", b, stream=stream)
-        rows, columns = first.shape, second.shape
-        if len(rows) not in (2, 3) or len(columns) != 2:
-            raise InvalidInput(f"a has shape {rows}, b {columns}: a must have 2 or 3 dimensions, b must have 2")
-        if 0 in (rows[-1], *columns):
-            raise InvalidInput(f"a has shape {rows}, b {columns}: only a's rows may be none")
-        if rows[-1] != columns[0]:
-            raise InvalidInput(f"a has shape {rows}, b {columns}: a's last dimension must be b's first")
-        if first.type != second.type:
-            raise InvalidInput(f"a is {NAMES[first.type]}, b {NAMES[second.type]}: they must be of one type")
-        along = index_of(dim)
-        if along is None or not 0 <= along <= len(rows) - 2:
-            raise InvalidInput(f"dimension {dim!r} with a of shape {rows}: it must be a dimension of a before its last")
-        if (scale_a is None) != (scale_b is None):
-            raise InvalidInput("scale_a and scale_b: both must be given, or neither")
-
-        shape = [*rows[:-1], columns[1]]
-        by_columns = second.lies_by_columns()
-        gemm = _c.new(_c.Gemm, m=math.prod(rows[:-1]), n=columns[1], k=columns[0], type=first.type)
-        gemm.b_layout = int(by_columns and first.type != _c.E4M3)
-        if kind == _c.ALL_GATHER_GEMM:
-            shape[along] *= world.size
-            gemm.m *= world.size
-            gemm.n *= world.size
-        elif kind == _c.GEMM_REDUCE_SCATTER and shape[along] % world.size:
-            raise InvalidInput(f"a has shape {rows}: dimension {along} must divide by the {world.size} ranks")
-        elif kind == _c.GEMM_REDUCE_SCATTER:
-            shape[along] //= world.size
-        if kind in (_c.GEMM_REDUCE_SCATTER, _c.GEMM_ALL_REDUCE):
-            gemm.k *= world.size
-
-        operands = [(b"a", first.matrix(along)), (b"b", second.view())]
-        kept = [first, second]
-        for name, source in ((b"bias", bias), (b"a_scale", scale_a), (b"b_scale", scale_b)):
-            if source is not None:
-                kept.append(Array(name.decode(), source, stream=stream))
-                operands.append((name, kept[-1].view()))
-        gemm.bias = int(bias is not None)
-        if scale_a is not None:
-            one_each = all(math.prod(array.shape) == 1 for array in kept[-2:])
-            gemm.scales = _c.SCALES_TENSOR if one_each else _c.SCALES_ROW
+        along = _dimension(dim)
+        sources = ((b"a", a), (b"b", b), (b"bias", bias), (b"a_scale", scale_a), (b"b_scale", scale_b), (b"out", out))
+        kept = [
+            Array(operand.decode(), source, stream=stream, writes=operand == b"out", may_be_empty=True)
+            for operand, source in sources
+            if source is not None
+        ]
+        expect_one_device(kept)
+        call = infer(name, world.size, along, [(array.name.encode(), array.view()) for array in kept])
         result = out
         if result is None:
-            result = empty_beside(first, tuple(shape), _c.BF16 if first.type == _c.E4M3 else first.type, along)
-        target = Array("out", result, stream=stream, writes=True, may_be_empty=True)
-        if target.shape != tuple(shape):
-            raise InvalidInput(f"out has shape {target.shape}: it must be {tuple(shape)}")
-        operands.append((b"out", target.matrix(along)))
-        gemm.lda = leading_dimension(operands[0][1])
-        gemm.ldb = leading_dimension(operands[1][1], by_columns or first.type == _c.E4M3)
-        gemm.ldo = leading_dimension(operands[-1][1])
-        for array in [*kept, target]:
-            if array.device != first.device:
-                raise InvalidInput(f"{array.name} and a must be on one device: one is on the CPU, the other on a GPU")
+            result = empty_beside(kept[0], shape_of(call.results.out), call.results.out.type, along)
+            call.place(b"out", Array("out", result, writes=True, may_be_empty=True).data)
+        kind, device = kinds()[name], kept[0].device
 
         def make() -> ctypes.c_void_p:
-            options = _c.new(
-                _c.OperatorOptions, device=first.device, codec=codec_text, heap_limit=world._gpu_heap_limit
-            )
-            return _c.make("operator_make", world.handle, kind, ctypes.byref(gemm), ctypes.byref(options))
+            options = _c.new(_c.OperatorOptions, device=device, codec=codec_text, heap_limit=world._gpu_heap_limit)
+            return _c.make("operator_make", world.handle, kind, ctypes.byref(call.gemm), ctypes.byref(options))
 
-        sizes = (gemm.m, gemm.n, gemm.k, gemm.lda, gemm.ldb, gemm.ldo)
-        key = (kind, *sizes, gemm.type, gemm.bias, gemm.scales, by_columns, first.device, codec_text)
-        made = None if gemm.m == 0 else world.made(key, make, "operator_destroy")
+        key = (kind, bytes(call.gemm), device, codec_text)
+        made = None if call.gemm.m == 0 else world.made(key, make, "operator_destroy")
     if made is None:
-        skip_call(world, f"a has shape {rows}: the rows must be as many on every rank")
+        skip_call(world, f"a is {text_of(kept[0].shape)}: the rows must be as many on every rank")
         return (result, NO_REPORT) if report else result
-    _c.call("operator_run", made, operand_list(operands), len(operands), stream)
+    _c.call("operator_run", made, call.operands, call.length, stream)
     if not report:
         return result
     fields = _c.new(_c.ReportFields)
     _c.call("operator_codec_report", made, stream, ctypes.byref(fields))
     return result, report_of(fields)
+
+
+def _dimension(given: Any) -> int:
+    """A dimension as C takes it, which says whether `a` has it."""
+    dim = index_of(given)
+    if dim is None or abs(dim) > LARGEST_32:
+        raise InvalidInput(f"dim = {given!r}: it must be a dimension of a before its last")
+    return dim
 
 
 def all_gather_matmul(
@@ -152,7 +117,7 @@ def all_gather_matmul(
         >>> float(y[0, 0])
         8.0
     """
-    return _product(_c.ALL_GATHER_GEMM, a, b, world, gather_dim, bias, scale_a, scale_b, out, stream)
+    return _product("all_gather_matmul", a, b, world, gather_dim, bias, scale_a, scale_b, out, stream)
 
 
 def matmul_reduce_scatter(
@@ -204,20 +169,13 @@ def matmul_reduce_scatter(
     """
     if tolerance is None:
         return _product(
-            _c.GEMM_REDUCE_SCATTER, a, b, world, scatter_dim, bias, scale_a, scale_b, out, stream, codec, report
+            "matmul_reduce_scatter", a, b, world, scatter_dim, bias, scale_a, scale_b, out, stream, codec, report
         )
     expect_world(world)
     with Preparing(world):
         flag("report", report)
-        shape, columns = _shapes_of(a, b)
-        along = index_of(scatter_dim)
-        if along is None or not 0 <= along <= len(shape) - 2 or shape[along] % world.size:
-            raise InvalidInput(
-                f"scatter_dim = {scatter_dim!r} with a of shape {shape}: it must be a dimension before the last that "
-                f"divides by the {world.size} ranks"
-            )
-        part = shape[along] // world.size
-        _expect_out(out, (*shape[:along], part, *shape[along + 1 : -1], columns[1]))
+        along = _dimension(scatter_dim)
+        part = _wanted("matmul_reduce_scatter", a, b, world, along, out)[along]
     summed, told = _within_tolerance(a, b, world, bias, scale_a, codec, tolerance)
     mine = np.moveaxis(np.moveaxis(summed, along, 0)[world.rank * part : (world.rank + 1) * part], 0, along)
     return _handed_over(mine, out, told if report else None)
@@ -269,30 +227,25 @@ def matmul_all_reduce(
         True
     """
     if tolerance is None:
-        return _product(_c.GEMM_ALL_REDUCE, a, b, world, 0, bias, scale_a, scale_b, out, stream, codec, report)
+        return _product("matmul_all_reduce", a, b, world, 0, bias, scale_a, scale_b, out, stream, codec, report)
     expect_world(world)
     with Preparing(world):
         flag("report", report)
-        shape, columns = _shapes_of(a, b)
-        _expect_out(out, (*shape[:-1], columns[1]))
+        _wanted("matmul_all_reduce", a, b, world, 0, out)
     summed, told = _within_tolerance(a, b, world, bias, scale_a, codec, tolerance)
     return _handed_over(summed, out, told if report else None)
 
 
-def _shapes_of(a: Any, b: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The shapes of the operands of a product with a tolerance. Raises InvalidInput where they make none."""
+def _wanted(name: str, a: Any, b: Any, world: World, dim: int, out: Any) -> tuple[int, ...]:
+    """The shape of a product with a tolerance. Raises InvalidInput where the operands make none, or `out` misfits."""
     plain = [isinstance(one, np.ndarray) and not isinstance(one, np.ma.MaskedArray) for one in (a, b)]
     if not all(plain):
         raise InvalidInput(f"a is a {type(a).__name__}, b a {type(b).__name__}: with a tolerance both are NumPy arrays")
-    if a.ndim not in (2, 3) or b.ndim != 2 or a.shape[-1] != b.shape[0]:
-        raise InvalidInput(f"a has shape {a.shape}, b {b.shape}: a's last dimension must be b's first")
-    return a.shape, b.shape
-
-
-def _expect_out(out: Any, shape: tuple[int, ...]) -> None:
-    """Raises InvalidInput where the result of that shape does not fit."""
+    views = [(name.encode(), Array(name, one, may_be_empty=True).view()) for name, one in (("a", a), ("b", b))]
+    shape = shape_of(infer(name, world.size, dim, views).results.out)
     if out is not None and (not isinstance(out, np.ndarray) or out.shape != shape or not out.flags.writeable):
         raise InvalidInput(f"out: with a tolerance it must be a NumPy array of shape {shape} that can be written")
+    return shape
 
 
 def _within_tolerance(
@@ -357,4 +310,4 @@ def matmul_all_to_all(
         >>> y.shape
         (4, 2)
     """
-    return _product(_c.GEMM_ALL_TO_ALL, a, b, world, 0, bias, scale_a, scale_b, out, stream)
+    return _product("matmul_all_to_all", a, b, world, 0, bias, scale_a, scale_b, out, stream)

@@ -9,9 +9,10 @@ from typing import Any
 
 from . import _c
 from ._arguments import real, stream_handle
-from ._arrays import NAMES, Array, contiguous_strides, empty_beside, leading_dimension, operand_list
+from ._arrays import NAMES, Array, contiguous_strides, empty_beside, expect_one_device, operand_list, text_of
 from ._calls import Preparing
 from ._errors import InvalidInput
+from ._infer import infer, kinds
 from ._world import OwnsHandle, World, expect_world
 
 _OPERATIONS = {"copy": 0, "rms_norm": 1, "silu_multiply": 2, "gelu": 3}
@@ -43,37 +44,31 @@ class PackedProduct(OwnsHandle):
         self.world = world
         with Preparing(world):
             stream = stream_handle(stream)
-            self.a, self.b = Array("a", a, stream=stream), Array("b", b, stream=stream)
-            rows, columns = self.a.shape, self.b.shape
-            if len(rows) != 2 or len(columns) != 2 or rows[1] != columns[0]:
-                raise InvalidInput(f"a has shape {rows}, b {columns}: both must have 2, a's last one b's first")
-            if self.a.type != self.b.type or self.a.type == _c.E4M3:
+            sources = (("a", a), ("b", b), ("bias", bias))
+            self.kept = [Array(name, one, stream=stream) for name, one in sources if one is not None]
+            self.a = self.kept[0]
+            if len(self.a.shape) != 2 or self.a.type == _c.E4M3:
                 raise InvalidInput(
-                    f"a is {NAMES[self.a.type]}, b {NAMES[self.b.type]}: both must be float32, float16 or bfloat16"
+                    f"a is {text_of(self.a.shape)} of {NAMES[self.a.type]}: it must have 2 dimensions, of float32, "
+                    "float16 or bfloat16"
                 )
-            if self.a.device != self.b.device:
-                raise InvalidInput("a and b must be on one device: one is on the CPU, the other on a GPU")
-            by_columns = self.b.lies_by_columns()
-            gemm = _c.new(_c.Gemm, m=rows[0], n=columns[1], k=columns[0] * world.size, type=self.a.type, packed=1)
-            gemm.b_layout, gemm.bias = int(by_columns), int(bias is not None)
-            self.operands = [(b"a", self.a.view()), (b"b", self.b.view())]
-            self.bias = None
-            if bias is not None:
-                self.bias = Array("bias", bias, stream=stream)
-                self.operands.append((b"bias", self.bias.view()))
-            gemm.lda = leading_dimension(self.operands[0][1])
-            gemm.ldb = leading_dimension(self.operands[1][1], by_columns)
+            expect_one_device(self.kept)
+            views = [(array.name.encode(), array.view()) for array in self.kept]
+            call = infer("matmul_all_reduce", world.size, 0, views)
+            call.gemm.packed = 1
+            self.operands = [(one.name, one.view) for one in call.operands[: call.length] if one.name != b"out"]
 
             def make() -> ctypes.c_void_p:
                 options = _c.new(_c.OperatorOptions, device=self.a.device, heap_limit=self.world._gpu_heap_limit)
                 return _c.make(
-                    "operator_make", world.handle, _c.GEMM_ALL_REDUCE, ctypes.byref(gemm), ctypes.byref(options)
+                    "operator_make",
+                    world.handle,
+                    kinds()["matmul_all_reduce"],
+                    ctypes.byref(call.gemm),
+                    ctypes.byref(options),
                 )
 
-            sizes = (gemm.m, gemm.n, gemm.k, gemm.lda, gemm.ldb)
-            self.made = world.made(
-                ("packed", *sizes, gemm.type, gemm.bias, by_columns, self.a.device), make, "operator_destroy"
-            )
+            self.made = world.made(("packed", bytes(call.gemm), self.a.device), make, "operator_destroy")
             fields = _c.new(_c.PackedLayoutFields)
             _c.call("operator_packed_layout", self.made, ctypes.byref(fields))
             across = fields.cols // fields.block_cols

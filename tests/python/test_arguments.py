@@ -119,10 +119,10 @@ def test_a_layout_is_refused_with_the_shape_that_was_given(world):
     b, whole = np.ones((16, 2), np.float32), np.ones((2, 8, 16), np.float32)
     for a, told in (
         (whole.transpose(1, 0, 2)[:, ::2], None),
-        (whole[:, 1:5], r"a has shape \(2, 4, 16\) with strides of .*: with dimension 0 in front, its rows must lie"),
+        (whole[:, 1:5], r"a is 2 x 4 x 16 with strides of .*: with dimension 0 in front, its rows must lie"),
         (
             np.ones((2, 4, 32), np.float32)[:, :, ::2],
-            r"a has shape \(2, 4, 16\) with strides .*: its last one must be 1",
+            r"a is 2 x 4 x 16 with strides .*: its last one must be 1",
         ),
     ):
         if told is None:
@@ -131,7 +131,7 @@ def test_a_layout_is_refused_with_the_shape_that_was_given(world):
         with pytest.raises(imbrex.InvalidInput, match=told):
             imbrex.matmul_all_reduce(a, b, world)
     # Along the second dimension, a batch of two has its rows apart.
-    with pytest.raises(imbrex.InvalidInput, match=r"a has shape \(2, 8, 16\) .*: with dimension 1 in front"):
+    with pytest.raises(imbrex.InvalidInput, match=r"a is 2 x 8 x 16 .*: with dimension 1 in front"):
         imbrex.all_gather_matmul(whole, b, world, gather_dim=1)
 
 

@@ -122,7 +122,7 @@ with imbrex.World.from_environment() as world:
         ),
         (lambda: imbrex.all_reduce(np.ones((4, 4), np.float32).T[:, :2], world), "operand in"),
         (lambda: imbrex.matmul_all_reduce(Spoken(a[r]), b[r], world), "out is missing"),
-        (lambda: imbrex.matmul_all_reduce(a[r], b[r], world, out=np.empty((4, 5), dtype)), "out has shape"),
+        (lambda: imbrex.matmul_all_reduce(a[r], b[r], world, out=np.empty((4, 5), dtype)), "out is 4 x 5: it must be"),
     ):
         try:
             call()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from imbrex import _c
+from imbrex import _c, _infer
 
 ROOT = Path(__file__).resolve().parents[2]
 OURS = ROOT / "python/csrc/torch_abi.hpp"
@@ -70,6 +70,9 @@ STRUCTURES = {
     "imbrex_rms_norm_options": _c.RmsNormOptions,
     "imbrex_report": _c.ReportFields,
     "imbrex_packed_layout": _c.PackedLayoutFields,
+    "imbrex_operator_rules": _c.OperatorRules,
+    "imbrex_call": _c.Call,
+    "imbrex_results": _c.Results,
     "imbrex_table": _c.Table,
     "imbrex_table_shard": _c.TableShard,
     "imbrex_embedding_shape": _c.EmbeddingShape,
@@ -94,8 +97,8 @@ def test_structures_are_those_of_the_header(tmp_path):
         ("IMBREX_ROW_WISE_ADAGRAD", _c.ROW_WISE_ADAGRAD),
         ("IMBREX_CUDA", _c.CUDA),
         ("IMBREX_SCALES_ROW", _c.SCALES_ROW),
-        ("IMBREX_GEMM_ALL_TO_ALL", _c.GEMM_ALL_TO_ALL),
-        ("IMBREX_GEMM_REDUCE_SCATTER", _c.GEMM_REDUCE_SCATTER),
+        ("IMBREX_GEMM_ALL_TO_ALL", _infer.kinds()["matmul_all_to_all"]),
+        ("IMBREX_GEMM_REDUCE_SCATTER", _infer.kinds()["matmul_reduce_scatter"]),
         ("IMBREX_MOST_DIMS", _c.MOST_DIMS),
         ("IMBREX_MOST_PRODUCTS", _c.MOST_PRODUCTS),
         ("IMBREX_INVALID_INPUT", 2),
@@ -114,7 +117,7 @@ def test_structures_are_those_of_the_header(tmp_path):
 
 def test_functions_are_those_of_the_header():
     """The library has every function, with as many arguments as the header says."""
-    header = (ROOT / "include/imbrex/c.h").read_text()
+    header = "".join((ROOT / "include/imbrex" / name).read_text() for name in ("c.h", "c_infer.h"))
     for name, (_, arguments) in _c._FUNCTIONS.items():
         _c.function(name)
         match = re.search(rf"\bimbrex_{name}\(([^)]*)\)", header)

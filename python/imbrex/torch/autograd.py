@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from . import front
 from .collect import exchange, gather, gather_products, reduce_scatter
 from .groups import rank_of, size_of
 from .recording import expect_no_transform
@@ -88,7 +89,7 @@ class AllGatherMatmul(torch.autograd.Function):
         """The product."""
         ctx.save_for_backward(a, b)
         ctx.group, ctx.dim = group, dim
-        return _ops.all_gather_matmul(a, b, group, dim, bias, scale_a, scale_b, out_dtype)  # type: ignore[no-any-return]
+        return front.all_gather.full(a, b, group, dim, bias, scale_a, scale_b, out_dtype)  # type: ignore[no-any-return]
 
     @staticmethod
     @once
@@ -158,7 +159,7 @@ class MatmulReduceScatter(torch.autograd.Function):
         ctx.group, ctx.dim = group, dim
         if tolerance is not None:
             return scattered(a, b, bias, group, dim, out_dtype, codec, tolerance)
-        return _ops.matmul_reduce_scatter(a, b, group, dim, bias, scale_a, scale_b, out_dtype, codec)  # type: ignore[no-any-return]
+        return front.reduce_scatter.full(a, b, group, dim, bias, scale_a, scale_b, out_dtype, codec)  # type: ignore[no-any-return]
 
     @staticmethod
     @once
@@ -196,7 +197,7 @@ class MatmulAllReduce(torch.autograd.Function):
         ctx.save_for_backward(a, b)
         if tolerance is not None:
             return summed(a, b, bias, group, out_dtype, codec, tolerance)
-        return _ops.matmul_all_reduce(a, b, group, 0, bias, scale_a, scale_b, out_dtype, codec)  # type: ignore[no-any-return]
+        return front.all_reduce.full(a, b, group, 0, bias, scale_a, scale_b, out_dtype, codec)  # type: ignore[no-any-return]
 
     @staticmethod
     @once
@@ -257,7 +258,7 @@ class MatmulAllToAll(torch.autograd.Function):
         """The product."""
         ctx.save_for_backward(a, b)
         ctx.group = group
-        return _ops.matmul_all_to_all(a, b, group, 0, bias, scale_a, scale_b, out_dtype)  # type: ignore[no-any-return]
+        return front.all_to_all.full(a, b, group, 0, bias, scale_a, scale_b, out_dtype)  # type: ignore[no-any-return]
 
     @staticmethod
     @once

@@ -30,6 +30,7 @@ def _typed() -> ctypes.CDLL:
         ("report", ctypes.c_int32, [ctypes.c_char_p, ctypes.POINTER(_c.ReportFields)]),
         ("last_code", ctypes.c_int32, []),
         ("last_message", ctypes.c_char_p, []),
+        ("counted", ctypes.c_char_p, [ctypes.c_int32]),
         ("count", ctypes.c_int64, [ctypes.c_int32]),
         ("schema", ctypes.c_char_p, [ctypes.c_int32]),
     ):
@@ -124,16 +125,10 @@ def schemas() -> list[str]:
 
 def calls() -> dict[str, int]:
     """How often each operator was called, and how many were made, in this process."""
-    names = (
-        "all_gather_matmul",
-        "matmul_reduce_scatter",
-        "matmul_all_reduce",
-        "matmul_all_to_all",
-        "all_reduce",
-        "all_reduce_rms_norm",
-        "made",
-    )
-    return {name: library.imbrex_torch_count(i) for i, name in enumerate(names)}
+    found: dict[str, int] = {}
+    while name := library.imbrex_torch_counted(len(found)):
+        found[name.decode()] = library.imbrex_torch_count(len(found))
+    return found
 
 
 def set_connect(connect: Any) -> None:

@@ -9,10 +9,9 @@ import torch
 from torch import Tensor
 from torch.fx.node import has_side_effect
 
-from .._errors import InvalidInput
 from . import extension
 from .groups import size_of
-from .shapes import empty_with_first, expect_product, out_dtype_of
+from .shapes import infer_product, out_dtype_of
 
 _registered = False
 
@@ -29,20 +28,15 @@ def _product(name: str) -> Callable[..., Tensor]:
         out_dtype: torch.dtype | None = None,
         codec: str | None = None,
     ) -> Tensor:
-        expect_product(a, b, dim, bias, scale_a, scale_b, out_dtype)
-        ranks = size_of(group)
-        shape = [*a.shape[:-1], b.shape[1]]
-        if name == "all_gather_matmul":
-            shape[dim] *= ranks
-        elif name == "matmul_reduce_scatter":
-            if shape[dim] % ranks != 0:
-                raise InvalidInput(
-                    f"a is {' x '.join(map(str, a.shape))}: its dimension {dim} must divide by the {ranks} ranks"
-                )
-            shape[dim] = shape[dim] // ranks
-        return empty_with_first(a, shape, dim, out_dtype_of(a.dtype))
+        tensors = {"a": a, "b": b, "bias": bias, "a_scale": scale_a, "b_scale": scale_b}
+        return _wanted(infer_product(name, size_of(group), dim, tensors, out_dtype)[0])
 
     return fake
+
+
+def _wanted(result: Tensor | None) -> Tensor:
+    assert result is not None
+    return result
 
 
 def _products(
@@ -57,20 +51,11 @@ def _products(
     bias2: Tensor | None = None,
     return_gathered: bool = True,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    shape = [*a.shape]
-    shape[dim] *= size_of(group)
-
-    def result(cols: int, dtype: torch.dtype) -> Tensor:
-        return empty_with_first(a, [*shape[:-1], cols], dim, dtype)
-
-    def product(one: Tensor | None, its_bias: Tensor | None) -> Tensor:
-        if one is None:
-            return a.new_empty(0, dtype=out_dtype_of(a.dtype))
-        expect_product(a, one, dim, its_bias, None, None, None)
-        return result(one.shape[1], out_dtype_of(a.dtype))
-
-    y, y1, y2 = product(b, bias), product(b1, bias1), product(b2, bias2)
-    gathered = result(a.shape[-1], a.dtype) if return_gathered else a.new_empty(0, dtype=out_dtype_of(a.dtype))
+    tensors = {"a": a, "b": b, "bias": bias, "b1": b1, "bias1": bias1, "b2": b2, "bias2": bias2}
+    y, y1, y2, gathered = (
+        a.new_empty(0, dtype=out_dtype_of(a.dtype)) if one is None else one
+        for one in infer_product("all_gather_matmul", size_of(group), dim, tensors, gathered_a=return_gathered)
+    )
     return gathered, y, y1, y2
 
 

@@ -11,15 +11,9 @@ from torch import Tensor
 from .._errors import InvalidInput
 from .frames import no_graph_of_its_own
 from .recording import expect_no_gradient_of_8_bits, expect_writable, has_tangent, refuse_out
+from .shapes import expect_out, shape_text
 
 _ops = torch.ops.imbrex
-
-
-# Looked up once: a call costs a few microseconds altogether.
-all_gather_matmul, all_gather_matmul_out = _ops.all_gather_matmul.default, _ops.all_gather_matmul_out.default
-reduce_scatter, reduce_scatter_out = _ops.matmul_reduce_scatter.default, _ops.matmul_reduce_scatter_out.default
-all_reduce, all_reduce_out = _ops.matmul_all_reduce.default, _ops.matmul_all_reduce_out.default
-all_to_all, all_to_all_out = _ops.matmul_all_to_all.default, _ops.matmul_all_to_all_out.default
 
 
 def _direct(operator: Any) -> Any:
@@ -27,27 +21,28 @@ def _direct(operator: Any) -> Any:
     return getattr(operator, "_op", operator)
 
 
-# Operators that take tensors and a group alone: every argument costs torch's parsing more than the kernel's own work.
-# The tracer of torch.compile, which knows operators by themselves, does not get here.
-all_gather_matmul_plain, all_gather_matmul_plain_out = map(
-    _direct, (_ops.all_gather_matmul_plain.default, _ops.all_gather_matmul_plain_out.default)
-)
-reduce_scatter_plain, reduce_scatter_plain_out = map(
-    _direct, (_ops.matmul_reduce_scatter_plain.default, _ops.matmul_reduce_scatter_plain_out.default)
-)
-all_reduce_plain, all_reduce_plain_out = map(
-    _direct, (_ops.matmul_all_reduce_plain.default, _ops.matmul_all_reduce_plain_out.default)
-)
-all_to_all_plain, all_to_all_plain_out = map(
-    _direct, (_ops.matmul_all_to_all_plain.default, _ops.matmul_all_to_all_plain_out.default)
-)
-is_traced = torch.compiler.is_dynamo_compiling
+class Product:
+    """
+    An operator's ways to be called, looked up once: a call costs a few microseconds altogether.
 
-# They are called where nothing is recorded, so torch's autograd need not look at them.
+    The plain ones take tensors and a group alone: every argument costs torch's parsing more than the kernel's own work.
+    The tracer of torch.compile, which knows operators by themselves, does not get to these.
+    """
+
+    def __init__(self, name: str) -> None:
+        """`name`: the operator's."""
+        self.full, self.full_out = (getattr(_ops, name + suffix).default for suffix in ("", "_out"))
+        suffixes = ("_plain", "_plain_out")
+        self.plain, self.plain_out = (_direct(getattr(_ops, name + suffix).default) for suffix in suffixes)
+        # They are called where nothing is recorded, so torch's autograd need not look at them.
+        for suffix in suffixes:
+            _unrecorded.impl(name + suffix, torch.library.fallthrough_kernel, "Autograd")
+
+
 _unrecorded = torch.library.Library("imbrex", "IMPL")
-for _name in ("all_gather_matmul", "matmul_reduce_scatter", "matmul_all_reduce", "matmul_all_to_all"):
-    for _suffix in ("_plain", "_plain_out"):
-        _unrecorded.impl(_name + _suffix, torch.library.fallthrough_kernel, "Autograd")
+all_gather, reduce_scatter = Product("all_gather_matmul"), Product("matmul_reduce_scatter")
+all_reduce, all_to_all = Product("matmul_all_reduce"), Product("matmul_all_to_all")
+is_traced = torch.compiler.is_dynamo_compiling
 
 
 @no_graph_of_its_own
@@ -66,7 +61,7 @@ def expect_recorded(a: Tensor, b: Tensor, scale_a: Tensor | None, scale_b: Tenso
 def dimension(dim: int, a: Tensor, name: str) -> int:
     """A dimension of rows, not negative."""
     if not isinstance(dim, SupportsIndex) or not -a.dim() <= dim < a.dim() - 1 or dim == -1:
-        raise InvalidInput(f"{name} = {dim!r} with a of {tuple(a.shape)}: it must be a dimension of a before its last")
+        raise InvalidInput(f"{name} = {dim!r} with a of {shape_text(a)}: it must be a dimension of a before its last")
     return dim % a.dim()
 
 
@@ -77,16 +72,8 @@ def expect_for_tolerance(
     if scale_a is not None or scale_b is not None:
         raise InvalidInput("tolerance: not with scale_a and scale_b")
     if out is not None:
+        expect_writable(out)
         expect_out(out, a, b, dim, a.shape[dim] // parts, a.dtype)
-
-
-def expect_out(out: Tensor, a: Tensor, b: Tensor, dim: int, rows: int, dtype: torch.dtype) -> None:
-    """Raises InvalidInput for an output that may not be written, or is not of the product with so many rows."""
-    expect_writable(out)
-    shape = [*a.shape[:-1], b.shape[-1]]
-    shape[dim] = rows
-    if list(out.shape) != shape or out.dtype != dtype:
-        raise InvalidInput(f"out is {tuple(out.shape)} of {out.dtype}: it must be {tuple(shape)} of {dtype}")
 
 
 def into(result: Tensor, out: Tensor | None) -> Tensor:

@@ -15,7 +15,7 @@ from .frames import no_graph_of_its_own
 from .groups import size_of
 from .recording import expect_no_gradient_of_8_bits, expect_writable, needs_gradient, refuse_out
 from .rows import products_of_rows
-from .shapes import expect_out_dtype, out_dtype_of
+from .shapes import expect_factor, expect_out, expect_out_dtype, out_dtype_of
 
 
 @no_graph_of_its_own
@@ -48,12 +48,10 @@ def list_of_products(
     for target, b in zip(lists["out"], bs, strict=True):
         if target is not None:
             expect_writable(target)
-            shape = [*a.shape[:-1], b.shape[-1]]
-            shape[dim] = shape[dim] * size_of(name) if rows is None else sum(rows)
-            if list(target.shape) != shape:
-                raise InvalidInput(f"out is {tuple(target.shape)}: it must be {tuple(shape)}")
-            if rows is not None and target.dtype != out_dtype_of(a.dtype):
-                raise InvalidInput(f"out is of {target.dtype}: it must be of {out_dtype_of(a.dtype)}")
+            if rows is None:
+                expect_out(target, a, b, dim, a.shape[dim] * size_of(name), None)
+            else:
+                expect_out(target, a, b, dim, sum(rows), out_dtype_of(a.dtype))
     is_scaled = scale_a is not None or any([one is not None for one in lists["scale_b"]])
     if is_scaled or a.dtype == torch.float8_e4m3fn:
         for b in bs:
@@ -82,11 +80,7 @@ def list_of_products(
         gathered, results = pairs[0][0], [product for _, product in pairs]
     else:
         for b in bs:
-            if b.dim() != 2 or b.shape[0] != a.shape[-1] or b.dtype != a.dtype or b.device != a.device:
-                raise InvalidInput(
-                    f"b is {tuple(b.shape)} of {b.dtype} on {b.device}, a {tuple(a.shape)} of {a.dtype} on {a.device}: "
-                    "a's last dimension must be b's first, of one dtype, on one device"
-                )
+            expect_factor(a, b, dim)
         gathered, results = gather_products(a, bs, name, dim, lists["bias"], keep=return_gathered)
     if out is not None:
         for target, result in zip(out, results, strict=True):

@@ -173,17 +173,17 @@ def all_gather_matmul(
             and not front.is_traced()
         ):
             if out is None:
-                return front.all_gather_matmul_plain(a, b, name)
+                return front.all_gather.plain(a, b, name)
             expect_writable(out)
-            front.all_gather_matmul_plain_out(a, b, name, out)
+            front.all_gather.plain_out(a, b, name, out)
             written(out)
             return out
         if scale_a is not None:
             expect_no_gradient_of_8_bits(a, b, scale_a, (scale_b,))
         if out is None:
-            return front.all_gather_matmul(a, b, name, gather_dim, bias, scale_a, scale_b, out_dtype)
+            return front.all_gather.full(a, b, name, gather_dim, bias, scale_a, scale_b, out_dtype)
         expect_writable(out)
-        front.all_gather_matmul_out(a, b, name, gather_dim, bias, scale_a, scale_b, out=out)
+        front.all_gather.full_out(a, b, name, gather_dim, bias, scale_a, scale_b, out=out)
         written(out)
         return out
     except Exception as error:
@@ -279,17 +279,17 @@ def matmul_reduce_scatter(
             and not front.is_traced()
         ):
             if out is None:
-                return front.reduce_scatter_plain(a, b, name)
+                return front.reduce_scatter.plain(a, b, name)
             expect_writable(out)
-            front.reduce_scatter_plain_out(a, b, name, out)
+            front.reduce_scatter.plain_out(a, b, name, out)
             written(out)
             return out
         if scale_a is not None:
             expect_no_gradient_of_8_bits(a, b, scale_a, (scale_b,))
         if out is None:
-            return front.reduce_scatter(a, b, name, scatter_dim, bias, scale_a, scale_b, out_dtype, codec)
+            return front.reduce_scatter.full(a, b, name, scatter_dim, bias, scale_a, scale_b, out_dtype, codec)
         expect_writable(out)
-        front.reduce_scatter_out(a, b, name, scatter_dim, bias, scale_a, scale_b, codec, out=out)
+        front.reduce_scatter.full_out(a, b, name, scatter_dim, bias, scale_a, scale_b, codec, out=out)
         written(out)
         return out
     except Exception as error:
@@ -361,17 +361,17 @@ def matmul_all_reduce(
             and not front.is_traced()
         ):
             if out is None:
-                return front.all_reduce_plain(a, b, name)
+                return front.all_reduce.plain(a, b, name)
             expect_writable(out)
-            front.all_reduce_plain_out(a, b, name, out)
+            front.all_reduce.plain_out(a, b, name, out)
             written(out)
             return out
         if scale_a is not None:
             expect_no_gradient_of_8_bits(a, b, scale_a, (scale_b,))
         if out is None:
-            return front.all_reduce(a, b, name, 0, bias, scale_a, scale_b, out_dtype, codec)
+            return front.all_reduce.full(a, b, name, 0, bias, scale_a, scale_b, out_dtype, codec)
         expect_writable(out)
-        front.all_reduce_out(a, b, name, 0, bias, scale_a, scale_b, codec, out=out)
+        front.all_reduce.full_out(a, b, name, 0, bias, scale_a, scale_b, codec, out=out)
         written(out)
         return out
     except Exception as error:
@@ -431,17 +431,17 @@ def matmul_all_to_all(
             return autograd.MatmulAllToAll.apply(a, b, bias, name, scale_a, scale_b, out_dtype)
         if bias is None and scale_a is None and scale_b is None and out_dtype is None and not front.is_traced():
             if out is None:
-                return front.all_to_all_plain(a, b, name)
+                return front.all_to_all.plain(a, b, name)
             expect_writable(out)
-            front.all_to_all_plain_out(a, b, name, out)
+            front.all_to_all.plain_out(a, b, name, out)
             written(out)
             return out
         if scale_a is not None:
             expect_no_gradient_of_8_bits(a, b, scale_a, (scale_b,))
         if out is None:
-            return front.all_to_all(a, b, name, 0, bias, scale_a, scale_b, out_dtype)
+            return front.all_to_all.full(a, b, name, 0, bias, scale_a, scale_b, out_dtype)
         expect_writable(out)
-        front.all_to_all_out(a, b, name, 0, bias, scale_a, scale_b, out=out)
+        front.all_to_all.full_out(a, b, name, 0, bias, scale_a, scale_b, out=out)
         written(out)
         return out
     except Exception as error:

@@ -23,9 +23,9 @@ from .collect import MOST_PRODUCTS, gather, products_by_the_library, reduce_scat
 from .fake import keep_in_graphs
 from .graph.order import keep_order
 from .groups import rank_of
-from .recording import expect_no_gradient_of_8_bits, needs_gradient
+from .recording import expect_no_gradient_of_8_bits, expect_writable, needs_gradient
 from .refusals import lying
-from .shapes import empty_with_first, expect_product, in_blocks, out_dtype_of, out_of_blocks
+from .shapes import empty_with_first, expect_factor, expect_out, expect_product, in_blocks, out_dtype_of, out_of_blocks
 from .stats import count_copy
 
 _ops = torch.ops.imbrex
@@ -37,11 +37,7 @@ def _expect_own(a: Tensor, dim: int, rows: list[int], own: int, what: str, bs: l
         raise InvalidInput(f"rows = {rows} with a of {shape}: its dimension {dim} must have {what}, {own}")
     # Before the ranks' call: what follows it may be torch's own product.
     for b in bs:
-        if b.dim() != 2 or b.shape[0] != a.shape[-1] or b.dtype != a.dtype or b.device != a.device:
-            raise InvalidInput(
-                f"b is {tuple(b.shape)} of {b.dtype} on {b.device}, a {tuple(a.shape)} of {a.dtype} on {a.device}: "
-                "a's last dimension must be b's first, of one dtype, on one device"
-            )
+        expect_factor(a, b, dim)
 
 
 def _is_even(rows: list[int]) -> bool:
@@ -125,9 +121,9 @@ def gather_products(
     for b, bias, scale_b in zip(bs, biases, scales_b, strict=True):
         _ask(group, rows)
         if not dim and bias is None and scale_a is None and scale_b is None:
-            products.append(taken(front.all_gather_matmul_plain(a, b, group)))
+            products.append(taken(front.all_gather.plain(a, b, group)))
         else:
-            products.append(taken(front.all_gather_matmul(a, b, group, dim, bias, scale_a, scale_b)))
+            products.append(taken(front.all_gather.full(a, b, group, dim, bias, scale_a, scale_b)))
     return [taken(gather(a, group, dim)) if keep else a.new_empty(0), *products]
 
 
@@ -155,9 +151,9 @@ def scatter_product(
     if tolerance is not None:
         blocks = autograd.scattered(a, b, bias, group, dim, None, codec, tolerance)
     elif not dim and bias is None and scale_a is None and scale_b is None and codec is None:
-        blocks = front.reduce_scatter_plain(a, b, group)
+        blocks = front.reduce_scatter.plain(a, b, group)
     else:
-        blocks = front.reduce_scatter(a, b, group, dim, bias, scale_a, scale_b, None, codec)
+        blocks = front.reduce_scatter.full(a, b, group, dim, bias, scale_a, scale_b, None, codec)
     return blocks.narrow(dim, 0, rows[rank])
 
 
@@ -187,7 +183,7 @@ def _fake_gather(
     shape = [*a.shape]
     shape[dim] = sum(rows)
     for b, bias, scale_b in zip(bs, biases, scales_b, strict=True):
-        expect_product(a, b, dim, bias, scale_a, scale_b, None)
+        expect_product(a, b, dim, bias, scale_a, scale_b)
     products = [empty_with_first(a, [*shape[:-1], b.shape[1]], dim, out_dtype_of(a.dtype)) for b in bs]
     return [empty_with_first(a, shape, dim, a.dtype) if keep else a.new_empty(0), *products]
 
@@ -205,7 +201,7 @@ def _fake_scatter(
     codec: str | None,
     tolerance: float | None,
 ) -> Tensor:
-    expect_product(a, b, dim, bias, scale_a, scale_b, None)
+    expect_product(a, b, dim, bias, scale_a, scale_b)
     shape = [*a.shape[:-1], b.shape[1]]
     shape[dim] = rows[rank]
     return empty_with_first(a, shape, dim, out_dtype_of(a.dtype))
@@ -404,5 +400,6 @@ def scatter_rows(
         expect_no_gradient_of_8_bits(a, b, scale_a, (scale_b,))
     if out is None:
         return _scatter(a, b, group, rows, dim, bias, scale_a, scale_b, codec, tolerance)
-    front.expect_out(out, a, b, dim, rows[rank_of(group)], out_dtype_of(a.dtype))
+    expect_writable(out)
+    expect_out(out, a, b, dim, rows[rank_of(group)], out_dtype_of(a.dtype))
     return out.copy_(_scatter(a, b, group, rows, dim, bias, scale_a, scale_b, codec, tolerance))

@@ -8,28 +8,28 @@ from typing import Any, SupportsIndex
 import torch
 from torch import Tensor
 
+from .. import _c
+from .._arrays import NAMES
 from .._errors import InvalidInput
+from .._infer import infer, out_type_of, rules_of
 from .refusals import lying
 from .stats import count_copy
 
-_NAMES = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32", torch.float8_e4m3fn: "e4m3"}
+_TYPES = {torch.bfloat16: _c.BF16, torch.float16: _c.FP16, torch.float32: _c.FP32, torch.float8_e4m3fn: _c.E4M3}
+_DTYPES = {kind: dtype for dtype, kind in _TYPES.items()}
+_NAMES = {dtype: NAMES[kind] for dtype, kind in _TYPES.items()}
+# The library is asked once, for graphs have no calls of it: dtypes of products, by those of matrices.
+_OUT_DTYPES = {dtype: _DTYPES[out_type_of(kind)] for dtype, kind in _TYPES.items()}
 
 
-def _shape(tensor: Tensor) -> str:
+def shape_text(tensor: Tensor) -> str:
+    """A shape in an error, as the library writes it."""
     return " x ".join(map(str, tensor.shape)) or "one element"
-
-
-def _expect_type(name: str, tensor: Tensor) -> None:
-    if tensor.dtype not in _NAMES:
-        raise InvalidInput(
-            f"{name} is of {tensor.dtype}: its dtype must be torch.bfloat16, torch.float16, torch.float32 or "
-            "torch.float8_e4m3fn"
-        )
 
 
 def out_dtype_of(dtype: torch.dtype) -> torch.dtype:
     """The dtype of the product of matrices of that one."""
-    return torch.bfloat16 if dtype == torch.float8_e4m3fn else dtype
+    return _OUT_DTYPES.get(dtype, dtype)
 
 
 def expect_out_dtype(dtype: torch.dtype, out_dtype: torch.dtype | None) -> None:
@@ -41,37 +41,95 @@ def expect_out_dtype(dtype: torch.dtype, out_dtype: torch.dtype | None) -> None:
         )
 
 
-def expect_product(
-    a: Tensor,
-    b: Tensor,
+def _seen(size: Any, otherwise: int) -> int:
+    """A size as the library takes it; of a symbol, that which it was traced with. It stays a symbol, and no guard."""
+    if not isinstance(size, torch.SymInt):
+        return int(size)
+    hint = size.node.hint
+    return otherwise if hint is None else int(hint)
+
+
+def _view_of(name: str, tensor: Tensor, a: Tensor, first: int, ranks: int) -> _c.View:
+    """
+    The tensor without gaps, its dimension `first` in front: how tensors lie is known when the operator runs.
+
+    A symbol that nothing is known of counts as the ranks.
+    """
+    if tensor.dtype not in _TYPES:
+        raise InvalidInput(
+            f"{name} is of {tensor.dtype}: its dtype must be torch.bfloat16, torch.float16, torch.float32 or "
+            "torch.float8_e4m3fn"
+        )
+    if tensor.device != a.device:
+        raise InvalidInput(f"{name} is on {tensor.device}, a on {a.device}: all must be on one device")
+    if tensor.dim() > _c.MOST_DIMS:
+        raise InvalidInput(f"{name} has {tensor.dim()} dimensions: at most {_c.MOST_DIMS}")
+    extents = [_seen(size, ranks) for size in tensor.shape]
+    strides, step = [0] * len(extents), 1
+    for i in sorted(range(len(extents)), key=lambda place: (place != first, place), reverse=True):
+        strides[i], step = step, step * extents[i]
+    return _c.View(type=_TYPES[tensor.dtype], dims=len(extents), extents=(*extents,), strides=(*strides,))
+
+
+def infer_product(
+    operator: str,
+    ranks: int,
     dim: int,
-    bias: Tensor | None,
-    scale_a: Tensor | None,
-    scale_b: Tensor | None,
-    out_dtype: torch.dtype | None,
-) -> None:
-    """Raises InvalidInput with the text that the operator would raise."""
-    for name, tensor in (("a", a), ("b", b), ("bias", bias), ("scale_a", scale_a), ("scale_b", scale_b)):
-        if tensor is None:
-            continue
-        _expect_type(name, tensor)
-        if tensor.device != a.device:
-            raise InvalidInput(f"{name} is on {tensor.device}, a on {a.device}: all tensors must be on one device")
-    if not 2 <= a.dim() <= 3:
-        raise InvalidInput(f"a is {_shape(a)}: it must have 2 or 3 dimensions")
-    if b.dim() != 2:
-        raise InvalidInput(f"b is {_shape(b)}: it must have 2 dimensions")
-    if not 0 <= dim <= a.dim() - 2:
-        raise InvalidInput(f"dim = {dim} with a of {_shape(a)}: it must be a dimension of a before its last")
-    if a.dtype != b.dtype:
-        raise InvalidInput(f"a is of type {_NAMES[a.dtype]}, b of type {_NAMES[b.dtype]}: they must be of one type")
-    if a.shape[-1] != b.shape[0]:
-        raise InvalidInput(f"a is {_shape(a)}, b {_shape(b)}: a's last dimension must be b's first")
-    if (scale_a is None) != (scale_b is None):
-        raise InvalidInput("scale_a and scale_b: both must be given, or neither")
-    if scale_a is not None and a.dtype != torch.float8_e4m3fn:
-        raise InvalidInput(f"scale_a with a of type {_NAMES[a.dtype]}: only float8_e4m3fn has scales")
+    tensors: dict[str, Tensor | None],
+    out_dtype: torch.dtype | None = None,
+    gathered_a: bool = False,
+) -> list[Tensor | None]:
+    """
+    What the operator would give: out, further outputs, the gathered A; None where it gives none.
+
+    `tensors` have the operands' names. Raises InvalidInput with the text that the operator would raise.
+    """
+    a, b = tensors["a"], tensors["b"]
+    assert a is not None and b is not None
+    given = [(name, one) for name, one in tensors.items() if one is not None]
+    views = [(name.encode(), _view_of(name, one, a, dim if name == "a" else 0, ranks)) for name, one in given]
+    results = infer(operator, ranks, dim, views, gathered_a).results
     expect_out_dtype(a.dtype, out_dtype)
+    rules = rules_of(operator, ranks)
+    # What was found right of the sizes that were seen is to hold for others that the graph is run with.
+    torch._check(a.shape[-1] == b.shape[0])  # type: ignore[no-untyped-call]
+    torch._check(a.shape[dim] % rules.rows_over == 0)  # type: ignore[no-untyped-call]
+
+    def made(view: _c.View, cols: Any) -> Tensor | None:
+        if view.dims == 0:
+            return None
+        # Sizes that are no symbols are the library's, too: its rules give them for symbols.
+        sizes = [*a.shape[:-1], cols]
+        sizes[dim] = sizes[dim] * rules.rows_times // rules.rows_over
+        return empty_with_first(a, sizes, dim, _DTYPES[view.type])
+
+    bs = [tensors.get(f"b{i}") for i in range(1, _c.MOST_PRODUCTS)]
+    more = [made(view, None if one is None else one.shape[1]) for view, one in zip(results.more_out, bs, strict=True)]
+    return [made(results.out, b.shape[1]), *more, made(results.gathered, a.shape[-1])]
+
+
+def expect_product(
+    a: Tensor, b: Tensor, dim: int, bias: Tensor | None, scale_a: Tensor | None, scale_b: Tensor | None
+) -> None:
+    """Raises InvalidInput with the text that operators would raise, whatever the ranks make of the rows."""
+    tensors = {"a": a, "b": b, "bias": bias, "a_scale": scale_a, "b_scale": scale_b}
+    infer_product("all_gather_matmul", 1, dim, tensors)
+
+
+def expect_factor(a: Tensor, b: Tensor, dim: int) -> None:
+    """As expect_product of these two alone; where they make a product, it takes no call of the library to see."""
+    if b.dim() != 2 or b.shape[0] != a.shape[-1] or b.dtype != a.dtype or b.device != a.device:
+        expect_product(a, b, dim, None, None, None)
+
+
+def expect_out(out: Tensor, a: Tensor, b: Tensor, dim: int, rows: int, dtype: torch.dtype | None) -> None:
+    """Raises InvalidInput where an output is not of the product with so many rows, of that dtype if one is told."""
+    shape = [*a.shape[:-1], b.shape[-1]]
+    shape[dim] = rows
+    if list(out.shape) != shape:
+        raise InvalidInput(f"out is {shape_text(out)}: it must be {' x '.join(map(str, shape))}")
+    if dtype is not None and out.dtype != dtype:
+        raise InvalidInput(f"operand out is of type {_NAMES.get(out.dtype, out.dtype)}; it must be {_NAMES[dtype]}")
 
 
 def padded(a: Tensor, scale: Tensor | None, dim: int, ranks: int, operator: str) -> tuple[Tensor, Tensor | None]:
@@ -81,7 +139,7 @@ def padded(a: Tensor, scale: Tensor | None, dim: int, ranks: int, operator: str)
         return lying(a, dim, operator), scale
     if scale is not None and scale.numel() != 1:
         if a.dim() != 2:
-            raise InvalidInput(f"pad with a scale for each row: a is {_shape(a)}, and must have 2 dimensions")
+            raise InvalidInput(f"pad with a scale for each row: a is {shape_text(a)}, and must have 2 dimensions")
         scale = in_blocks(scale, 0, [a.shape[0]], a.shape[0] + missing)
     count_copy(operator, "rows are padded")
     return in_blocks(a, dim, [a.shape[dim]], a.shape[dim] + missing), scale
