@@ -13,8 +13,8 @@
 #include "imbrex/error.hpp"
 #include "imbrex/file.hpp"
 #include "imbrex/ops.hpp"
-#include "jobs/measure/turns.hpp"
-#include "jobs/nccl_environment.hpp"
+#include "program/measure/turns.hpp"
+#include "program/nccl_environment.hpp"
 #include "runtime/cuda/device_memory.hpp"
 
 namespace {
@@ -66,7 +66,7 @@ class Ways {
   }
 
   std::string measure() {
-    const std::vector<double> times = jobs::timed_in_turn(4, rounds, [&](std::size_t way) { return sample(way); });
+    const std::vector<double> times = program::timed_in_turn(4, rounds, [&](std::size_t way) { return sample(way); });
     std::string json;
     for (const bool in_turn : {false, true}) {
       const double fixed = times[in_turn ? 2 : 0] * 1e6, any = times[in_turn ? 3 : 1] * 1e6;
@@ -90,7 +90,7 @@ class Ways {
 }  // namespace
 
 int main(int argc, char** argv) {
-  jobs::set_nccl_environment();
+  program::set_nccl_environment();
   try {
     return run_threads(1, {.heap_bytes = 1 << 20, .wait_limit = 60}, [&](World& world) {
       std::string json;

@@ -21,10 +21,10 @@
 #include "execute/cuda/tables/translate.hpp"
 #include "imbrex/error.hpp"
 #include "imbrex/ops.hpp"
-#include "jobs/measure/turns.hpp"
-#include "jobs/nccl_environment.hpp"
-#include "jobs/run_device.hpp"
 #include "plan/task_stream.hpp"
+#include "program/measure/turns.hpp"
+#include "program/nccl_environment.hpp"
+#include "program/run_device.hpp"
 #include "runtime/cuda/device_memory.hpp"
 #include "support/operators.hpp"
 
@@ -110,7 +110,7 @@ double cold(const Problem& problem) {
                    command);
     all.push_back(us);
   }
-  return jobs::median(all);
+  return program::median(all);
 }
 
 // Each stage's median over some repeats.
@@ -126,10 +126,11 @@ void print_host_stages(const Problem& problem, cuda::TableMemory& memory) {
     translate.push_back(stages.translate);
     whole.push_back(microseconds([&] { static_cast<void>(make_plan(problem, chosen.strategy, chosen.knobs)); }));
   }
-  const Stages stages{jobs::median(choose), jobs::median(make), jobs::median(survey), jobs::median(translate)};
+  const Stages stages{program::median(choose), program::median(make), program::median(survey),
+                      program::median(translate)};
   fmt::print("{:19} {:6} {:6} {:6} {:10} {:7} {:9.0f} {:9.0f} {:9.0f} {:9.0f} {:9.0f} {:9.0f} {:9.0f}\n",
              name_of(problem.op), problem.m, problem.n, problem.k, name_of(chosen.strategy), tasks, stages.choose,
-             stages.make, stages.survey, stages.translate, stages.sum(), cold(problem), jobs::median(whole));
+             stages.make, stages.survey, stages.translate, stages.sum(), cold(problem), program::median(whole));
 }
 
 // Host time of making an operator, and of a call that is queued.
@@ -187,7 +188,7 @@ int on_gpus(World& world) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  jobs::set_nccl_environment();
+  program::set_nccl_environment();
   const int ranks = argc > 1 ? std::atoi(argv[1]) : 4;
   if ((argc > 2 && argc != 6) || ranks < 1 || ranks > max_ranks) {
     fmt::print(stderr, "dispatch [RANKS [OP M N K]]: RANKS is 1 to {}\n", max_ranks);
@@ -207,7 +208,7 @@ int main(int argc, char** argv) {
       for (const std::int64_t m : rows) print_host_stages({layer.op, m, layer.n, layer.k, ranks, Type::bf16}, memory);
     std::fflush(stdout);
     choose::GpuKind found;
-    if (const std::string refusal = jobs::refusal_of_ranks(ranks, false, true, found); !refusal.empty()) {
+    if (const std::string refusal = program::refusal_of_ranks(ranks, false, true, found); !refusal.empty()) {
       fmt::print("\nnothing on GPUs: {}\n", refusal);
       return 0;
     }

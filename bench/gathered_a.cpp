@@ -15,10 +15,10 @@
 #include "imbrex/error.hpp"
 #include "imbrex/file.hpp"
 #include "imbrex/world.hpp"
-#include "jobs/measure/random_bytes.hpp"
-#include "jobs/measure/turns.hpp"
-#include "jobs/nccl_environment.hpp"
-#include "jobs/operand_memory.hpp"
+#include "program/measure/random_bytes.hpp"
+#include "program/measure/turns.hpp"
+#include "program/nccl_environment.hpp"
+#include "program/operand_memory.hpp"
 #include "runtime/cuda/survey.hpp"
 
 namespace {
@@ -37,7 +37,7 @@ constexpr int rounds = 7, runs = 4;
 
 // One way to run a layer, with memory of its own.
 struct Way {
-  std::unique_ptr<jobs::OperandMemory> memory;
+  std::unique_ptr<program::OperandMemory> memory;
   std::unique_ptr<Execution> execution;
 };
 
@@ -49,7 +49,7 @@ double slowest(World& world, double seconds) {
 
 int measure(World& world, const std::string& out) {
   const int sharing = world.options().ranks_per_gpu;
-  if (sharing > 1) jobs::take_own_nccl_host(world);
+  if (sharing > 1) program::take_own_nccl_host(world);
   CudaOptions options;
   options.heap_bytes = std::size_t{1} << 30;
   options.ranks_per_gpu = sharing;
@@ -63,16 +63,16 @@ int measure(World& world, const std::string& out) {
   for (const auto& [n, k] : layers) {
     Problem plain{Operator::all_gather_gemm, rows, n * world.size(), k, world.size(), Type::bf16}, gathered = plain;
     gathered.gathered_a = true;
-    const jobs::HostValues values{jobs::random_bytes(rows / world.size() * k, plain.type, 1),
-                                  jobs::random_bytes(k * n, plain.type, 2)};
+    const program::HostValues values{program::random_bytes(rows / world.size() * k, plain.type, 1),
+                                     program::random_bytes(k * n, plain.type, 2)};
     std::vector<Way> ways;
     for (const Problem& problem : {plain, gathered}) {
       const plan::Candidate fused = choose::choose_gpu_candidate(plain, Strategy::fused, {}, gpus);
       Way& way = ways.emplace_back();
-      way.memory = jobs::device_operands(values, problem, *executor);
+      way.memory = program::device_operands(values, problem, *executor);
       way.execution = executor->prepare(make_plan(problem, fused.strategy, fused.knobs));
     }
-    const std::vector<double> own = jobs::timed_in_turn(
+    const std::vector<double> own = program::timed_in_turn(
         ways.size(), rounds, [&](std::size_t i) { return ways[i].execution->time(ways[i].memory->operands(), runs); });
     const double without = slowest(world, own[0]) * 1e6, with = slowest(world, own[1]) * 1e6;
     sum += std::log(with / without);
@@ -100,7 +100,7 @@ int measure(World& world, const std::string& out) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  jobs::set_nccl_environment();
+  program::set_nccl_environment();
   const int ranks = argc > 1 ? std::atoi(argv[1]) : 4, sharing = argc > 2 ? std::atoi(argv[2]) : 4;
   const std::string out = argc > 3 ? argv[3] : "";
   try {

@@ -15,9 +15,9 @@
 #include "execute/cuda/lanes/stream_execution.hpp"
 #include "imbrex/error.hpp"
 #include "imbrex/world.hpp"
-#include "jobs/measure/random_bytes.hpp"
-#include "jobs/measure/turns.hpp"
-#include "jobs/operand_memory.hpp"
+#include "program/measure/random_bytes.hpp"
+#include "program/measure/turns.hpp"
+#include "program/operand_memory.hpp"
 #include "runtime/cuda/survey.hpp"
 
 namespace {
@@ -46,16 +46,17 @@ int measure(World& world, int rounds) {
     for (const auto& [n, k] : products) {
       Problem by_rows{Operator::gemm_reduce_scatter, m, n, k, 1, Type::bf16}, by_columns = by_rows;
       by_columns.b_layout = Layout::column_major;
-      const auto memory = jobs::device_operands(
-          {jobs::random_bytes(m * k, by_rows.type, 1), jobs::random_bytes(k * n, by_rows.type, 2)}, by_rows, *executor);
+      const auto memory = program::device_operands(
+          {program::random_bytes(m * k, by_rows.type, 1), program::random_bytes(k * n, by_rows.type, 2)}, by_rows,
+          *executor);
       const plan::Candidate fused = choose::choose_gpu_candidate(by_rows, Strategy::fused, {}, gpus),
                             cublas = choose::choose_gpu_candidate(by_rows, Strategy::sequential, {}, gpus);
       std::vector<std::unique_ptr<Execution>> ways;
       for (const plan::Candidate& way : {fused, cublas})
         for (const Problem& problem : {by_rows, by_columns})
           ways.push_back(executor->prepare(make_plan(problem, way.strategy, way.knobs)));
-      const std::vector<double> times =
-          jobs::timed_in_turn(ways.size(), rounds, [&](std::size_t i) { return ways[i]->time(memory->operands(), 8); });
+      const std::vector<double> times = program::timed_in_turn(
+          ways.size(), rounds, [&](std::size_t i) { return ways[i]->time(memory->operands(), 8); });
       fmt::print("{:6} {:6} {:6}  {:8.1f} {:8.1f} {:6.3f}  {:8.1f} {:8.1f} {:6.3f}  {}\n", m, n, k, times[0] * 1e6,
                  times[1] * 1e6, times[1] / times[0], times[2] * 1e6, times[3] * 1e6, times[3] / times[2],
                  dynamic_cast<const cuda::StreamExecution&>(*ways[1]).kernel_name());

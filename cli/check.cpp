@@ -3,7 +3,7 @@
 
 #include "command.hpp"
 #include "imbrex/error.hpp"
-#include "jobs/run.hpp"
+#include "program/run.hpp"
 
 namespace imbrex::cli {
 
@@ -24,7 +24,7 @@ void add_check(Program& program) {
         const auto finding = check(plan);
         Json result{{"sound", !finding},
                     {"tasks", count_tasks(plan)},
-                    {"digest", jobs::digest_text(plan)},
+                    {"digest", program::digest_text(plan)},
                     {"problem", to_json_value(plan.problem)}};
         if (finding) result["finding"] = to_json_value(*finding);
         print_json(program, result);

@@ -20,7 +20,7 @@
 #include "imbrex/machine.hpp"
 #include "imbrex/plan.hpp"
 #include "imbrex/timeline.hpp"
-#include "jobs/explain.hpp"
+#include "program/explain.hpp"
 
 namespace imbrex::cli {
 
@@ -217,7 +217,7 @@ std::string describe(const Plan& plan);
 
 /// Why strategy auto took `strategy`, on a line: "auto takes fused, 5.936 ms, simulated on 4xh200; decomposed 5.978
 /// ms". Empty where it was not asked.
-std::string describe(Strategy strategy, const jobs::Reason& reason);
+std::string describe(Strategy strategy, const program::Reason& reason);
 
 /// Fault, rank, queue, task, message.
 Json to_json_value(const Finding& finding);

@@ -5,9 +5,9 @@
 
 #include "imbrex/error.hpp"
 #include "imbrex/world.hpp"
-#include "jobs/embedding/bench_embedding.hpp"
-#include "jobs/embedding/tables_file.hpp"
 #include "own_operators.hpp"
+#include "program/embedding/bench_embedding.hpp"
+#include "program/embedding/tables_file.hpp"
 #include "run_options.hpp"
 #include "tune/tuning.hpp"
 
@@ -16,7 +16,7 @@ namespace {
 
 constexpr const char* embedding_name = "embedding_all_to_all";
 
-void report(const Program& program, const jobs::EmbeddingRequest& asked, const jobs::EmbeddingResult& result) {
+void report(const Program& program, const program::EmbeddingRequest& asked, const program::EmbeddingResult& result) {
   const EmbeddingShape& shape = asked.shape;
   Json json{{"exit_code", asked.verify && !result.verified ? 1 : 0},
             {"problem",
@@ -83,7 +83,7 @@ class EmbeddingAllToAllOptions final : public OwnOperator {
   void add_run_to(CLI::App& command) override;
 
   Problem problem(const PlanOptions& plan) const override {
-    return jobs::problem_of(shape(plan.type, batch_), static_cast<int>(plan.ranks));
+    return program::problem_of(shape(plan.type, batch_), static_cast<int>(plan.ranks));
   }
 
   Json json(const Problem& problem) const override {
@@ -118,7 +118,7 @@ class EmbeddingAllToAllOptions final : public OwnOperator {
   Pooling pooling_ = Pooling::sum;
   IndexType index_type_ = IndexType::int64;
   std::optional<Optimizer> optimizer_;
-  jobs::BagPaths files_;
+  program::BagPaths files_;
   bool weighted_ = false;
   double rate_ = 0.01;
   CLI::App* app_ = nullptr;
@@ -141,7 +141,7 @@ EmbeddingShape EmbeddingAllToAllOptions::shape(Type out, std::int64_t batch) con
   if (tables_.empty() || batch == 0)
     refuse(fmt::format("{} is missing; {} needs --tables and --batch", tables_.empty() ? "--tables" : "--batch",
                        embedding_name));
-  EmbeddingShape shape = jobs::parse_tables(read_file(tables_), tables_);
+  EmbeddingShape shape = program::parse_tables(read_file(tables_), tables_);
   shape.batch = batch;
   shape.out = out;
   return shape;
@@ -187,7 +187,7 @@ int EmbeddingAllToAllOptions::run(const Program& program, const PlanOptions& pla
                        files_.indices.empty() ? "--indices" : "--offsets"));
   if (!files_.weights.empty() && files_.indices.empty()) refuse("--weights needs --indices and --offsets");
   options.expect_writable_out();
-  jobs::EmbeddingRequest request;
+  program::EmbeddingRequest request;
   request.device = device_named(options.device);
   request.ranks = static_cast<int>(plan.ranks);
   request.shape = shape(plan.type, batch_);
@@ -209,8 +209,8 @@ int EmbeddingAllToAllOptions::run(const Program& program, const PlanOptions& pla
   request.wait_limit = options.wait_limit;
   std::optional<Progress> progress;
   if (!World::launched()) progress.emplace(fmt::format("running {} over {} ranks", embedding_name, request.ranks));
-  const int code =
-      jobs::run_embedding(request, [&](const jobs::EmbeddingResult& result) { report(program, request, result); });
+  const int code = program::run_embedding(
+      request, [&](const program::EmbeddingResult& result) { report(program, request, result); });
   if (code >= static_cast<int>(ErrorCode::invalid_input))
     print_json(program, {{"exit_code", code}, {"error", "a rank failed; standard error has its message"}});
   return code;
@@ -231,11 +231,11 @@ void EmbeddingAllToAllOptions::add_bench_to(CLI::App& command) {
       ->group(embedding_name);
 }
 
-double over_sequential(const jobs::EmbeddingBenchResult& result, double seconds) {
+double over_sequential(const program::EmbeddingBenchResult& result, double seconds) {
   return seconds / result.ways.front().seconds;  // infinite where it was refused
 }
 
-Json batch_json(const jobs::EmbeddingBenchResult& result) {
+Json batch_json(const program::EmbeddingBenchResult& result) {
   Json ways = Json::array();
   for (const auto& way : result.ways) {
     Json& json = ways.emplace_back(Json{{"strategy", name_of(way.strategy)}});
@@ -250,8 +250,8 @@ Json batch_json(const jobs::EmbeddingBenchResult& result) {
           {"runs", result.runs},   {"same_bits", result.alike}, {"strategies", std::move(ways)}};
 }
 
-void print_batch(const Program& program, const jobs::EmbeddingRequest& asked,
-                 const jobs::EmbeddingBenchResult& result) {
+void print_batch(const Program& program, const program::EmbeddingRequest& asked,
+                 const program::EmbeddingBenchResult& result) {
   print(program, "{} of {} rows in {} tables of {} ({} indices), {} out, {} ranks on {}", embedding_name, result.batch,
         asked.shape.tables.size(), name_of(asked.shape.rows), result.indices, name_of(asked.shape.out), asked.ranks,
         name_of(result.device));
@@ -265,12 +265,12 @@ void print_batch(const Program& program, const jobs::EmbeddingRequest& asked,
 }
 
 int EmbeddingAllToAllOptions::bench(const Program& program, const BenchOptions& options) const {
-  jobs::EmbeddingBenchRequest request;
+  program::EmbeddingBenchRequest request;
   request.strategies = {Strategy::sequential};
   for (const Strategy strategy : {Strategy::decomposed, Strategy::fused})
     if (!options.strategy || *options.strategy == strategy) request.strategies.push_back(strategy);
   request.rounds = options.rounds, request.runs = options.runs;
-  jobs::EmbeddingRequest& lookup = request.lookup;
+  program::EmbeddingRequest& lookup = request.lookup;
   lookup.device = device_named(device_);
   lookup.ranks = options.ranks;
   lookup.threads = options.threads;
@@ -282,7 +282,7 @@ int EmbeddingAllToAllOptions::bench(const Program& program, const BenchOptions& 
   std::optional<Progress> progress;
   if (!World::launched()) progress.emplace(fmt::format("timing {} over {} ranks", embedding_name, lookup.ranks));
   Json rows = Json::array();
-  return jobs::bench_embedding(request, [&](const jobs::EmbeddingBenchResult& result) {
+  return program::bench_embedding(request, [&](const program::EmbeddingBenchResult& result) {
     print_batch(program, lookup, result);
     rows.push_back(batch_json(result));
     if (rows.size() < batches_.size()) return;

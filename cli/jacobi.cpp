@@ -3,8 +3,8 @@
 
 #include "imbrex/error.hpp"
 #include "imbrex/world.hpp"
-#include "jobs/jacobi/run_jacobi.hpp"
 #include "own_operators.hpp"
+#include "program/jacobi/run_jacobi.hpp"
 #include "run_options.hpp"
 
 namespace imbrex::cli {
@@ -12,7 +12,7 @@ namespace {
 
 constexpr const char* jacobi_name = "jacobi";
 
-void report(const Program& program, const jobs::JacobiRequest& asked, const jobs::JacobiResult& result) {
+void report(const Program& program, const program::JacobiRequest& asked, const program::JacobiResult& result) {
   const std::string grid = fmt::format("{}x{}", result.grid_rows, result.grid_columns);
   const double fastest = *std::min_element(result.seconds.begin(), result.seconds.end());
   Json json{{"exit_code", result.message.empty() ? 0 : 1},
@@ -71,8 +71,8 @@ class JacobiOptions final : public RunAlone {
  private:
   std::int64_t size_ = 0, rows_ = 0, columns_ = 0, sweeps_ = 100, every_ = 10, blocks_ = 0;
   std::string grid_;
-  jobs::JacobiWay way_ = jobs::JacobiWay::in_kernel;
-  jobs::JacobiTile tile_ = jobs::JacobiTile::automatic;
+  program::JacobiWay way_ = program::JacobiWay::in_kernel;
+  program::JacobiTile tile_ = program::JacobiTile::automatic;
 };
 
 void JacobiOptions::add_run_to(CLI::App& command) {
@@ -86,13 +86,14 @@ void JacobiOptions::add_run_to(CLI::App& command) {
   add_integer(command, "--sweeps", sweeps_, 1, most, "Sweeps over the field (default 100)")->group(jacobi_name);
   add_integer(command, "--residual-every", every_, 1, most, "Sweeps from one residual to the next (default 10)")
       ->group(jacobi_name);
-  add_named<jobs::JacobiWay>(command, "--way", way_, jobs::parse_jacobi_way,
-                             "How PEs exchange what borders on others: kernel_boundaries, graph (GPUs), overlapped, "
-                             "in_kernel (default) or ring")
+  add_named<program::JacobiWay>(command, "--way", way_, program::parse_jacobi_way,
+                                "How PEs exchange what borders on others: kernel_boundaries, graph (GPUs), overlapped, "
+                                "in_kernel (default) or ring")
       ->group(jacobi_name);
-  add_named<jobs::JacobiTile>(command, "--tile", tile_, jobs::parse_jacobi_tile,
-                              "in_kernel: what blocks do with their part: held in registers, streamed through memory, "
-                              "or auto (default): held where it fits")
+  add_named<program::JacobiTile>(
+      command, "--tile", tile_, program::parse_jacobi_tile,
+      "in_kernel: what blocks do with their part: held in registers, streamed through memory, "
+      "or auto (default): held where it fits")
       ->group(jacobi_name);
   add_integer(command, "--blocks", blocks_, 0, 1024,
               "in_kernel, and the CPU: blocks at most; 0 (default): what the GPU holds at once, or 4")
@@ -108,7 +109,7 @@ int JacobiOptions::run(const Program& program, const PlanOptions& plan, const Ru
     refuse(fmt::format("{} is missing; jacobi needs --size, or --rows and --columns", rows_ == columns_ ? "--size"
                                                                                       : rows_ == 0      ? "--rows"
                                                                                                         : "--columns"));
-  jobs::JacobiRequest request;
+  program::JacobiRequest request;
   request.device = device_named(options.device);
   request.ranks = static_cast<int>(plan.ranks);
   request.rows = size_ > 0 ? size_ : rows_;
@@ -130,7 +131,7 @@ int JacobiOptions::run(const Program& program, const PlanOptions& plan, const Ru
   std::optional<Progress> progress;
   if (!World::launched()) progress.emplace(fmt::format("running jacobi over {} ranks", request.ranks));
   const int code =
-      jobs::run_jacobi(request, [&](const jobs::JacobiResult& result) { report(program, request, result); });
+      program::run_jacobi(request, [&](const program::JacobiResult& result) { report(program, request, result); });
   if (code >= static_cast<int>(ErrorCode::invalid_input))
     print_json(program, {{"exit_code", code}, {"error", "a rank failed; standard error has its message"}});
   return code;

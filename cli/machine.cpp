@@ -4,7 +4,7 @@
 
 #include "command.hpp"
 #include "imbrex/error.hpp"
-#include "jobs/explain.hpp"
+#include "program/explain.hpp"
 
 namespace imbrex::cli {
 namespace {
@@ -49,7 +49,7 @@ int machine(const Program& program, const MachineArguments& options) {
   } else {
     write_result(options.out, text);
     print(program, "{}: {}, {} devices", options.out, machine.name, machine.devices);
-    if (const std::string_view scaling = jobs::scaling_of(machine.all_gather); !scaling.empty())
+    if (const std::string_view scaling = program::scaling_of(machine.all_gather); !scaling.empty())
       print(program, "  the collectives' curves are {}", scaling);
   }
   return 0;

@@ -14,8 +14,8 @@
 
 #include "command.hpp"
 #include "imbrex/error.hpp"
-#include "jobs/nccl_environment.hpp"
-#include "jobs/run_ranks.hpp"
+#include "program/nccl_environment.hpp"
+#include "program/run_ranks.hpp"
 
 namespace imbrex::cli {
 namespace {
@@ -112,7 +112,7 @@ void take_launched_ranks(CLI::App& app) {
     CLI::Option* const ranks = command->get_option_no_throw("--ranks");
     const CLI::Option* const plan = command->get_option_no_throw("--plan");
     if (ranks == nullptr || ranks->count() > 0 || (plan != nullptr && plan->count() > 0)) continue;
-    if (const auto launched = jobs::launched_ranks()) {
+    if (const auto launched = program::launched_ranks()) {
       ranks->add_result(fmt::format("{}", *launched));
       ranks->run_callback();
     }
@@ -185,7 +185,7 @@ int main(int argc, char** argv) {
     // Nothing waits in a buffer: a failure to write it would go unnoticed.
     std::setvbuf(stdout, nullptr, _IONBF, 0);
     imbrex::cli::outlive_file_limits();
-    imbrex::jobs::set_nccl_environment();
+    imbrex::program::set_nccl_environment();
     return imbrex::cli::run_program({argv + std::min(argc, 1), argv + argc});
   } catch (const std::bad_alloc&) {
     std::fputs("imbrex: out of memory\n", stderr);

@@ -5,9 +5,9 @@
 
 #include "command.hpp"
 #include "imbrex/machine.hpp"
-#include "jobs/explain.hpp"
-#include "jobs/host_messages.hpp"
-#include "jobs/run.hpp"
+#include "program/explain.hpp"
+#include "program/host_messages.hpp"
+#include "program/run.hpp"
 
 namespace imbrex::cli {
 namespace {
@@ -30,7 +30,7 @@ struct PlanArguments {
 // For a machine, or as a run here would choose.
 struct Made {
   Plan plan;
-  jobs::Reason reason;  // why strategy auto took it
+  program::Reason reason;  // why strategy auto took it
   std::string chosen_for;
   std::optional<Machine> machine;  // that it was chosen for by simulation
 };
@@ -42,23 +42,23 @@ Made make(const PlanArguments& options) {
       throw Error(ErrorCode::invalid_input, fmt::format("--device {} is about this machine; --machine {} names another",
                                                         options.device, options.machine));
     Machine machine = load_machine(options.machine);
-    jobs::Explained made =
-        jobs::choose_explained(options.plan.problem(false), options.plan.chosen_strategy(), options.plan.chosen_knobs(),
-                               machine, fmt::format("simulated on {}", machine.name));
+    program::Explained made =
+        program::choose_explained(options.plan.problem(false), options.plan.chosen_strategy(),
+                                  options.plan.chosen_knobs(), machine, fmt::format("simulated on {}", machine.name));
     return {std::move(made.plan), std::move(made.reason), options.machine, std::move(machine)};
   }
-  jobs::RunRequest request;
+  program::RunRequest request;
   request.device = device;
   request.problem = options.plan.problem(false);
   request.strategy = options.plan.chosen_strategy();
   request.knobs = options.plan.chosen_knobs();
-  jobs::Choice choice = jobs::choose_device(request, request.problem);
+  program::Choice choice = program::choose_device(request, request.problem);
   Made made{std::move(choice.plan), std::move(choice.reason), std::string(name_of(choice.device)), {}};
   if (choice.device == Device::cpu) made.machine = nominal_host_machine();
   return made;
 }
 
-void print_groups(const Program& program, const Plan& plan, const jobs::ExpectedGroups& expected) {
+void print_groups(const Program& program, const Plan& plan, const program::ExpectedGroups& expected) {
   const std::size_t count = expected.groups.size();
   print(program, "  {} group{}, of {}; {} SMs are kept free for their collectives", count, count == 1 ? "" : "s",
         plan.knobs.packed ? "tiles" : "rows of tiles", plan.knobs.kept_free);
@@ -74,8 +74,8 @@ void print_groups(const Program& program, const Plan& plan, const jobs::Expected
 void print_reasons(const Program& program, const Made& made) {
   if (const std::string why = describe(made.plan.strategy, made.reason); !why.empty()) print(program, "  {}", why);
   if (!made.machine) return;
-  if (const auto groups = jobs::expected_groups(made.plan, *made.machine)) print_groups(program, made.plan, *groups);
-  for (const std::string& line : jobs::caveats_of(made.plan, *made.machine)) print(program, "  {}", line);
+  if (const auto groups = program::expected_groups(made.plan, *made.machine)) print_groups(program, made.plan, *groups);
+  for (const std::string& line : program::caveats_of(made.plan, *made.machine)) print(program, "  {}", line);
 }
 
 void print_summary(const Program& program, const Plan& plan, const std::string& chosen_for) {
@@ -95,11 +95,11 @@ void print_summary(const Program& program, const Plan& plan, const std::string& 
   print(program, "  {} queues, {} signals, {} of workspace a rank", queues, signals,
         readable_bytes(workspace_bytes(plan)));
   if (plan.knobs.nodes > 1) {
-    const jobs::HostMessages sent = jobs::messages_between_hosts(plan, plan.knobs.nodes);
+    const program::HostMessages sent = program::messages_between_hosts(plan, plan.knobs.nodes);
     print(program, "  {} messages between {} hosts an epoch, {} in all", sent.count, plan.knobs.nodes,
           readable_bytes(sent.bytes));
   }
-  print(program, "  digest {}", jobs::digest_text(plan));
+  print(program, "  digest {}", program::digest_text(plan));
   if (program.json.empty()) print(program, "Write it with --json FILE; then: imbrex check FILE");
 }
 

@@ -6,8 +6,8 @@
 #include "command.hpp"
 #include "imbrex/error.hpp"
 #include "imbrex/ops.hpp"
-#include "jobs/explain.hpp"
 #include "own_operators.hpp"
+#include "program/explain.hpp"
 
 namespace imbrex::cli {
 namespace {
@@ -82,7 +82,7 @@ const char* name_of_b_layout(Layout layout) { return layout == Layout::column_ma
 void PlanOptions::add_to(CLI::App& command) {
   app = &command;
   std::string names;
-  for (const jobs::OperatorHelp& each : jobs::list_operators())
+  for (const program::OperatorHelp& each : program::list_operators())
     names += fmt::format("{}{}", names.empty() ? "" : ", ", each.name);
   command.add_option("OP", op, names)->type_name("");
   own = own_operators();
@@ -375,10 +375,10 @@ std::string describe(const Plan& plan) {
                      p.ranks == 1 ? "" : "s", name_of(plan.strategy));
 }
 
-std::string describe(Strategy strategy, const jobs::Reason& reason) {
+std::string describe(Strategy strategy, const program::Reason& reason) {
   if (reason.basis.empty()) return {};
   std::string chosen, others;
-  for (const jobs::Expectation& each : reason.expected) {
+  for (const program::Expectation& each : reason.expected) {
     const std::string seconds = readable_seconds(each.seconds);
     if (each.strategy == strategy)
       chosen = fmt::format("{}, ", seconds);

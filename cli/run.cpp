@@ -4,8 +4,8 @@
 #include <memory>
 
 #include "command.hpp"
-#include "jobs/explain.hpp"
 #include "own_operators.hpp"
+#include "program/explain.hpp"
 #include "run_options.hpp"
 
 namespace imbrex::cli {
@@ -17,7 +17,7 @@ struct RunArguments {
   std::string trace;
 };
 
-void report(const Program& program, const RunArguments& options, const jobs::RunResult& result) {
+void report(const Program& program, const RunArguments& options, const program::RunResult& result) {
   const bool verify = options.run.verify;
   if (!options.trace.empty()) write_timeline(options.trace, result.timeline);
   Json json{{"exit_code", verify && !result.verified ? 1 : 0},
@@ -59,7 +59,7 @@ void report(const Program& program, const RunArguments& options, const jobs::Run
 // A line for each.
 std::string operators() {
   std::string lines;
-  for (const jobs::OperatorHelp& each : jobs::list_operators())
+  for (const program::OperatorHelp& each : program::list_operators())
     lines += fmt::format("  {:<21} {}\n", each.name, each.about);
   return lines;
 }
@@ -67,7 +67,7 @@ std::string operators() {
 // `run` takes more than the operators that have a plan.
 void expect_operator(const PlanOptions& plan) {
   std::vector<std::string> known;
-  for (const jobs::OperatorHelp& each : jobs::list_operators()) known.emplace_back(each.name);
+  for (const program::OperatorHelp& each : program::list_operators()) known.emplace_back(each.name);
   for (const auto& each : plan.own)
     if (std::find(known.begin(), known.end(), each->name()) == known.end()) known.emplace_back(each->name());
   if (!plan.op.empty() && std::find(known.begin(), known.end(), plan.op) == known.end())
@@ -79,9 +79,9 @@ int run(const Program& program, const RunArguments& options) {
   expect_operator(options.plan);
   if (const OwnOperator* asked = options.plan.asked_for()) return asked->run(program, options.plan, options.run);
   expect_timeline_path("--trace", options.trace);
-  jobs::RunRequest request = options.run.request(options.plan);
+  program::RunRequest request = options.run.request(options.plan);
   request.timeline = !options.trace.empty();
-  return run_reporting(program, request, [&](const jobs::RunResult& result) { report(program, options, result); });
+  return run_reporting(program, request, [&](const program::RunResult& result) { report(program, options, result); });
 }
 
 }  // namespace

@@ -5,8 +5,8 @@
 
 #include "imbrex/error.hpp"
 #include "imbrex/world.hpp"
-#include "jobs/all_reduce/run_all_reduce.hpp"
 #include "own_operators.hpp"
+#include "program/all_reduce/run_all_reduce.hpp"
 #include "run_options.hpp"
 
 namespace imbrex::cli {
@@ -24,7 +24,7 @@ std::int64_t parse_exact_below(std::string_view text) {
   return bytes;
 }
 
-void report(const Program& program, const jobs::AllReduceRequest& asked, const jobs::AllReduceResult& result) {
+void report(const Program& program, const program::AllReduceRequest& asked, const program::AllReduceResult& result) {
   const AllReduceReport& what = result.report;
   const std::string codec = asked.options.codec ? name_of(*asked.options.codec) : "exact";
   // JSON has no infinity.
@@ -95,7 +95,7 @@ class AllReduceRun final : public RunAlone {
   int run(const Program& program, const PlanOptions& plan, const RunOptions& run) const override;
 
  private:
-  jobs::AllReduceRequest request(const PlanOptions& plan, const RunOptions& run) const;
+  program::AllReduceRequest request(const PlanOptions& plan, const RunOptions& run) const;
 
   AllReduceOptions options_;
   double tolerance_ = 0, eps_ = 1e-6;
@@ -142,7 +142,7 @@ void AllReduceRun::add_run_to(CLI::App& command) {
       ->group(all_reduce_group);
 }
 
-jobs::AllReduceRequest AllReduceRun::request(const PlanOptions& plan, const RunOptions& run) const {
+program::AllReduceRequest AllReduceRun::request(const PlanOptions& plan, const RunOptions& run) const {
   if (run.world != "processes" && run.world != "threads")
     refuse(fmt::format("--world '{}': it must be processes or threads", run.world));
   if (!run.a.empty() && app_->get_option("--seed")->count() > 0) refuse("--seed is about random tensors; --a is given");
@@ -155,8 +155,8 @@ jobs::AllReduceRequest AllReduceRun::request(const PlanOptions& plan, const RunO
     if (rms_norm_ && app_->get_option(name)->count() > 0)
       refuse(fmt::format("{} with --rms-norm, which goes with exact sums only", name));
   run.expect_writable_out();
-  jobs::AllReduceRequest request;
-  if (rms_norm_) request.rms_norm = jobs::RmsNormRequest{static_cast<float>(eps_), residual_, weight_};
+  program::AllReduceRequest request;
+  if (rms_norm_) request.rms_norm = program::RmsNormRequest{static_cast<float>(eps_), residual_, weight_};
   if (app_->get_option("--weight-type")->count() > 0) request.rms_norm->weight_type = weight_type_;
   request.device = parse_device(run.device);
   request.ranks = static_cast<int>(plan.ranks);
@@ -180,11 +180,11 @@ jobs::AllReduceRequest AllReduceRun::request(const PlanOptions& plan, const RunO
 }
 
 int AllReduceRun::run(const Program& program, const PlanOptions& plan, const RunOptions& shared_options) const {
-  const jobs::AllReduceRequest asked = request(plan, shared_options);
+  const program::AllReduceRequest asked = request(plan, shared_options);
   std::optional<Progress> progress;
   if (!World::launched()) progress.emplace(fmt::format("running {} over {} ranks", operator_name, asked.ranks));
   const int code =
-      jobs::run_all_reduce(asked, [&](const jobs::AllReduceResult& result) { report(program, asked, result); });
+      program::run_all_reduce(asked, [&](const program::AllReduceResult& result) { report(program, asked, result); });
   if (code >= static_cast<int>(ErrorCode::invalid_input))
     print_json(program, {{"exit_code", code}, {"error", "a rank failed; standard error has its message"}});
   return code;

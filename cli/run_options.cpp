@@ -114,7 +114,7 @@ void RunOptions::expect_further(const PlanOptions& plan, const Problem& problem,
   }
 }
 
-jobs::RunRequest RunOptions::request(const PlanOptions& plan) const {
+program::RunRequest RunOptions::request(const PlanOptions& plan) const {
   const Device named = device_named(device);
   if (world != "processes" && world != "threads")
     refuse(fmt::format("--world '{}': it must be processes or threads", world));
@@ -138,7 +138,7 @@ jobs::RunRequest RunOptions::request(const PlanOptions& plan) const {
 
   expect_writable_out();
 
-  jobs::RunRequest request;
+  program::RunRequest request;
   request.device = named;
   if (named == Device::automatic && for_cpu) request.device = Device::cpu;
   if (named == Device::automatic && (!kernel.empty() || sharing)) request.device = Device::cuda;
@@ -172,13 +172,13 @@ jobs::RunRequest RunOptions::request(const PlanOptions& plan) const {
   return request;
 }
 
-int run_reporting(const Program& program, const jobs::RunRequest& request,
-                  const std::function<void(const jobs::RunResult&)>& report) {
+int run_reporting(const Program& program, const program::RunRequest& request,
+                  const std::function<void(const program::RunResult&)>& report) {
   // Under a launcher, every rank is this program; one line of progress is enough, and none of them knows who prints it.
   std::optional<Progress> progress;
   if (!World::launched())
     progress.emplace(fmt::format("running {} over {} ranks", name_of(request.problem.op), request.problem.ranks));
-  const int code = jobs::run(request, report);
+  const int code = program::run(request, report);
   if (code >= static_cast<int>(ErrorCode::invalid_input))
     print_json(program, {{"exit_code", code}, {"error", "a rank failed; standard error has its message"}});
   return code;

@@ -4,13 +4,13 @@
 #include <array>
 
 #include "command.hpp"
-#include "jobs/run.hpp"
+#include "program/run.hpp"
 
 namespace imbrex::cli {
 
 struct RunOptions {
   std::string device = "auto", world = "processes", a, b, out, bias, a_scale, b_scale, kernel;
-  std::array<jobs::RunRequest::Further, max_products - 1> further;
+  std::array<program::RunRequest::Further, max_products - 1> further;
   std::int64_t seed = 0, repeat = 1, workers = 1, delays = 0, ranks_per_gpu = 1;
   double wait_limit = 0;
   bool verify = false;
@@ -28,11 +28,11 @@ struct RunOptions {
   void expect_further(const PlanOptions& plan, const Problem& problem, bool from_files) const;
 
   /// What `plan` and these options ask for. Throws Error(invalid_input) where they contradict each other.
-  jobs::RunRequest request(const PlanOptions& plan) const;
+  program::RunRequest request(const PlanOptions& plan) const;
 };
 
 /// imbrex::run with progress; where it fails without a report, --json gets the failure.
-int run_reporting(const Program& program, const jobs::RunRequest& request,
-                  const std::function<void(const jobs::RunResult&)>& report);
+int run_reporting(const Program& program, const program::RunRequest& request,
+                  const std::function<void(const program::RunResult&)>& report);
 
 }  // namespace imbrex::cli

@@ -27,7 +27,7 @@ int simulate(const Program& program, const SimulateArguments& options) {
     throw Error(ErrorCode::invalid_input, "--max-skew is of use with --skew-seed only, which is missing or 0");
   const Report report = make_simulator(machine, how)->prepare(plan)->run({});
   if (how.timeline) write_timeline(options.trace, report.timeline);
-  const std::vector<std::string> caveats = jobs::caveats_of(plan, machine);
+  const std::vector<std::string> caveats = program::caveats_of(plan, machine);
   Json json{{"machine", machine.name},
             {"problem", to_json_value(plan.problem)},
             {"strategy", name_of(plan.strategy)},

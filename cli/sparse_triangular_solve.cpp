@@ -5,14 +5,14 @@
 #include "imbrex/error.hpp"
 #include "imbrex/file.hpp"
 #include "imbrex/world.hpp"
-#include "jobs/sparse/run_solve.hpp"
 #include "own_operators.hpp"
+#include "program/sparse/run_solve.hpp"
 #include "run_options.hpp"
 
 namespace imbrex::cli {
 namespace {
 
-using namespace jobs::sparse;
+using namespace apps::sparse;
 
 constexpr const char* solve_name = "sparse_triangular_solve";
 

@@ -36,10 +36,10 @@ int trace(const Program& program, const TraceArguments& options) {
     throw Error(ErrorCode::invalid_input,
                 "give one of --machine (a prediction) and --measured (a run on this machine)");
   if (options.measured) {
-    jobs::RunRequest request = options.run.request(options.plan);
+    program::RunRequest request = options.run.request(options.plan);
     request.timeline = true;
     return run_reporting(program, request,
-                         [&](const jobs::RunResult& result) { finish(program, options, result.timeline); });
+                         [&](const program::RunResult& result) { finish(program, options, result.timeline); });
   }
   const Machine machine = load_machine(options.machine);
   const Plan plan = options.plan.make(machine);

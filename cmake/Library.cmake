@@ -1,30 +1,8 @@
 # What is installed shows the public names only: those of the classes and functions that include/imbrex/ declares, c.h's
 # among them, and of the classes of its device/, whose functions are all inline. The program of the same build finds in
-# addition its jobs, under a version that says whose they are: no header of theirs is installed. Tests of what is inside
-# link another library of the same objects, `imbrex`, which shows them everything. Without tests there is
-# none: what is installed lies in lib/ then, beside the program's bin/.
-set(IMBREX_PROGRAM_HEADERS
-  jobs/card/card.hpp
-  jobs/embedding/bench_embedding.hpp
-  jobs/embedding/run_embedding.hpp
-  jobs/embedding/tables_file.hpp
-  jobs/explain.hpp
-  jobs/host_messages.hpp
-  jobs/jacobi/run_jacobi.hpp
-  jobs/limits/limits.hpp
-  jobs/limits/strategies_here.hpp
-  jobs/measure/measure.hpp
-  jobs/nccl_environment.hpp
-  jobs/run.hpp
-  jobs/run_ranks.hpp
-  jobs/all_reduce/run_all_reduce.hpp
-  jobs/shmem_bench/shmem_bench.hpp)
-set(IMBREX_SPARSE_HEADERS
-  jobs/sparse/generate.hpp
-  jobs/sparse/matrix.hpp
-  jobs/sparse/run_solve.hpp
-  jobs/sparse/schedule.hpp
-  jobs/sparse/solver.hpp)
+# addition what its own objects ask for, and no more, under a version that says whose it is: no header of it is installed.
+# Tests of what is inside link another library of the same objects, `imbrex`, which shows them everything. Without tests
+# there is none: what is installed lies in lib/ then, beside the program's bin/.
 set(IMBREX_EXPORTS ${CMAKE_CURRENT_BINARY_DIR}/exports.map)
 # Appends to `out` a pattern for each function that the headers declare in namespace `space`.
 function(imbrex_functions_of out space)
@@ -59,16 +37,17 @@ foreach(c_header c.h c_infer.h)
     string(APPEND c_functions "    ${name};\n")
   endforeach()
 endforeach()
-list(TRANSFORM IMBREX_PROGRAM_HEADERS PREPEND ${CMAKE_CURRENT_SOURCE_DIR}/src/)
-list(TRANSFORM IMBREX_SPARSE_HEADERS PREPEND ${CMAKE_CURRENT_SOURCE_DIR}/src/)
-imbrex_functions_of(program imbrex::jobs ${IMBREX_PROGRAM_HEADERS})
-imbrex_functions_of(program imbrex::jobs::sparse ${IMBREX_SPARSE_HEADERS})
-# What the program hands to them.
-string(APPEND program "    imbrex::plan::GivenKnobs::*;\n")
-file(CONFIGURE OUTPUT ${IMBREX_EXPORTS} @ONLY CONTENT "IMBREX_@PROJECT_VERSION@ {
-  global:\n@c_functions@    extern \"C++\" {\n@public@  };\n  local: *;\n};
-IMBREX_PRIVATE {
-  global: extern \"C++\" {\n@program@  };\n};\n")
+string(APPEND public "    imbrex::shmem::ring::Rings::*;\n")
+set(IMBREX_PUBLIC_EXPORTS ${CMAKE_CURRENT_BINARY_DIR}/public_exports.txt)
+file(CONFIGURE OUTPUT ${IMBREX_PUBLIC_EXPORTS} @ONLY CONTENT "@c_functions@    extern \"C++\" {\n@public@  };\n")
+file(GENERATE OUTPUT ${CMAKE_CURRENT_BINARY_DIR}/program_objects.txt CONTENT "$<JOIN:$<TARGET_OBJECTS:imbrex_program>,\n>\n")
+find_package(Python3 3.9 REQUIRED COMPONENTS Interpreter)
+add_custom_command(OUTPUT ${IMBREX_EXPORTS}
+  COMMAND Python3::Interpreter -B ${CMAKE_CURRENT_SOURCE_DIR}/cmake/exports.py ${CMAKE_NM} ${PROJECT_VERSION} ${IMBREX_PUBLIC_EXPORTS}
+    ${CMAKE_CURRENT_BINARY_DIR}/program_objects.txt ${IMBREX_EXPORTS}
+  DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/cmake/exports.py ${IMBREX_PUBLIC_EXPORTS} $<TARGET_OBJECTS:imbrex_program>
+  COMMENT "Listing what libimbrex.so shows" VERBATIM)
+add_custom_target(imbrex_exports DEPENDS ${IMBREX_EXPORTS})
 
 set(libraries imbrex_installed)
 if(IMBREX_TESTS)
@@ -96,6 +75,7 @@ endforeach()
 list(GET libraries 0 linked)
 add_library(imbrex::imbrex ALIAS ${linked})
 target_link_options(imbrex_installed PRIVATE -Wl,--version-script=${IMBREX_EXPORTS})
+add_dependencies(imbrex_installed imbrex_exports)
 # OpenSHMEM's C names (src/shmem/c), over either: they use its public names only.
 set(IMBREX_SHMEM_EXPORTS ${CMAKE_CURRENT_BINARY_DIR}/shmem_exports.map)
 file(CONFIGURE OUTPUT ${IMBREX_SHMEM_EXPORTS} @ONLY CONTENT

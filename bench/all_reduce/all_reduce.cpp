@@ -13,7 +13,7 @@
 #include "base/check.hpp"
 #include "imbrex/file.hpp"
 #include "imbrex/gpu.hpp"
-#include "jobs/nccl_environment.hpp"
+#include "program/nccl_environment.hpp"
 
 namespace imbrex {
 namespace {
@@ -151,7 +151,7 @@ void add_options(CLI::App& app, BenchOptions& o) {
 }  // namespace imbrex
 
 int main(int argc, char** argv) {
-  imbrex::jobs::set_nccl_environment();
+  imbrex::program::set_nccl_environment();
   imbrex::BenchOptions o;
   CLI::App app(
       "All-reduces on this machine's GPUs, microseconds a call. Exits 1 where a result was wrong, 77 where there are "

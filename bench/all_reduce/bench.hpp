@@ -13,7 +13,7 @@
 #include "all_reduce/reference.hpp"
 #include "collectives/cuda/cuda_collectives.hpp"
 #include "imbrex/world.hpp"
-#include "jobs/measure/cuda/call_meter.hpp"
+#include "program/measure/cuda/call_meter.hpp"
 #include "runtime/cuda/raw_memory.hpp"
 #ifdef IMBREX_HAVE_LIBRARIES
 #include "runtime/cuda/libraries/nccl.hpp"

@@ -27,9 +27,9 @@
 #include "imbrex/error.hpp"
 #include "imbrex/file.hpp"
 #include "imbrex/world.hpp"
-#include "jobs/measure/random_bytes.hpp"
-#include "jobs/measure/turns.hpp"
-#include "jobs/operand_memory.hpp"
+#include "program/measure/random_bytes.hpp"
+#include "program/measure/turns.hpp"
+#include "program/operand_memory.hpp"
 #include "runtime/cuda/check.hpp"
 #include "runtime/cuda/survey.hpp"
 #include "signaled/plans.hpp"
@@ -124,7 +124,7 @@ class Bench {
   struct Case {
     bench::SignaledProduct product;
     std::int64_t workers = 0, waves = 0;
-    std::unique_ptr<jobs::OperandMemory> memory;
+    std::unique_ptr<program::OperandMemory> memory;
   };
 
   // Whether less than `reserve` seconds are left.
@@ -139,9 +139,9 @@ class Bench {
     knobs.kept_free = kept_free;
     Case c{{problem, knobs, kept_free}, sms_ - kept_free, 0, nullptr};
     c.waves = base::ceil_div(c.product.tiles(), c.workers);
-    c.memory = jobs::device_operands(
-        {jobs::random_bytes(shape.m * shape.k, Type::bf16, 1), jobs::random_bytes(shape.k * shape.n, Type::bf16, 2)},
-        problem, *executor_);
+    c.memory = program::device_operands({program::random_bytes(shape.m * shape.k, Type::bf16, 1),
+                                         program::random_bytes(shape.k * shape.n, Type::bf16, 2)},
+                                        problem, *executor_);
     return c;
   }
 
@@ -151,8 +151,8 @@ class Bench {
   }
 
   static std::vector<double> times(const Case& c, const std::vector<Execution*>& ways, int rounds) {
-    return jobs::timed_in_turn(ways.size(), rounds,
-                               [&](std::size_t i) { return ways[i]->time(c.memory->operands(), runs); });
+    return program::timed_in_turn(ways.size(), rounds,
+                                  [&](std::size_t i) { return ways[i]->time(c.memory->operands(), runs); });
   }
 
   static double bytes_of(const Case& c, std::int64_t first, std::int64_t count) {

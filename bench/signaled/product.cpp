@@ -18,9 +18,9 @@
 #include "imbrex/error.hpp"
 #include "imbrex/file.hpp"
 #include "imbrex/world.hpp"
-#include "jobs/measure/random_bytes.hpp"
-#include "jobs/measure/turns.hpp"
-#include "jobs/operand_memory.hpp"
+#include "program/measure/random_bytes.hpp"
+#include "program/measure/turns.hpp"
+#include "program/operand_memory.hpp"
 #include "runtime/cuda/survey.hpp"
 #include "signaled/plans.hpp"
 
@@ -69,8 +69,8 @@ int measure(World& world, const std::string& json, int rounds) {
       for (const Shape& layer : layers) {
         const Problem problem{Operator::gemm_all_reduce, m, layer.n, layer.k, 1, type};
         const bench::SignaledProduct product{problem, knobs_for(problem, gpus), kept_free};
-        const auto memory = jobs::device_operands(
-            {jobs::random_bytes(m * layer.k, type, 1), jobs::random_bytes(layer.k * layer.n, type, 2)}, problem,
+        const auto memory = program::device_operands(
+            {program::random_bytes(m * layer.k, type, 1), program::random_bytes(layer.k * layer.n, type, 2)}, problem,
             *executor);
         std::vector<std::unique_ptr<Execution>> ways;
         ways.push_back(executor->prepare(bench::with_signals(product, equal_groups(product.tiles()))));
@@ -78,8 +78,8 @@ int measure(World& world, const std::string& json, int rounds) {
         const plan::Candidate cublas = choose::choose_gpu_candidate(problem, Strategy::sequential, {}, gpus);
         ways.push_back(executor->prepare(make_plan(problem, cublas.strategy, cublas.knobs)));
         const auto times = [&] {
-          return jobs::timed_in_turn(ways.size(), rounds,
-                                     [&](std::size_t i) { return ways[i]->time(memory->operands(), runs); });
+          return program::timed_in_turn(ways.size(), rounds,
+                                        [&](std::size_t i) { return ways[i]->time(memory->operands(), runs); });
         };
         std::vector<double> t = times();
         double ratio = t[0] / t[1];

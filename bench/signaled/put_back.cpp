@@ -19,8 +19,8 @@
 #include "imbrex/error.hpp"
 #include "imbrex/file.hpp"
 #include "imbrex/packed.hpp"
-#include "jobs/measure/random_bytes.hpp"
-#include "jobs/measure/turns.hpp"
+#include "program/measure/random_bytes.hpp"
+#include "program/measure/turns.hpp"
 #include "runtime/cuda/check.hpp"
 #include "runtime/cuda/raw_memory.hpp"
 
@@ -112,8 +112,8 @@ class Matrices {
  public:
   Matrices(const Shape& shape, Type type)
       : shape_(shape), type_(type), bytes_(static_cast<std::size_t>(shape.rows * shape.cols) * size_of(type)) {
-    const std::vector<std::byte> values = jobs::random_bytes(shape.rows * shape.cols, type, 1),
-                                 weight = jobs::random_bytes(shape.cols, type, 2);
+    const std::vector<std::byte> values = program::random_bytes(shape.rows * shape.cols, type, 1),
+                                 weight = program::random_bytes(shape.cols, type, 2);
     weight_ = cuda::raw_memory(weight.size());
     cuda::upload(weight_.get(), weight.data(), weight.size());
     for (std::size_t i = 0; i < copies(); ++i) {
@@ -189,7 +189,7 @@ int measure(const std::string& json, int rounds) {
           IMBREX_CUDA_TRY(cudaMemcpyAsync(m.out(at(i)), m.rows(at(i)), m.bytes(), cudaMemcpyDeviceToDevice, s));
         });
         const std::vector<double> t =
-            jobs::timed_in_turn(ways.size(), rounds, [&](std::size_t i) { return ways[i]->seconds(); });
+            program::timed_in_turn(ways.size(), rounds, [&](std::size_t i) { return ways[i]->seconds(); });
         map += std::log(t[0] / t[1]);
         gain += std::log(t[2] / t[0]);
         worst = std::max(worst, t[0] / t[1]);

@@ -10,7 +10,7 @@
 #include <fmt/format.h>
 
 #include "imbrex/error.hpp"
-#include "jobs/host_messages.hpp"
+#include "program/host_messages.hpp"
 #include "simulator/embedding_cases.hpp"
 
 namespace {
@@ -75,7 +75,7 @@ void print_hosts(const Machine& machine, std::string_view tables, double pooling
   const auto messages = [&](Strategy strategy, int nodes) {
     knobs.nodes = nodes;
     knobs.chunks = slices;
-    return jobs::messages_between_hosts(make_plan(problem, strategy, knobs), 2).count;
+    return program::messages_between_hosts(make_plan(problem, strategy, knobs), 2).count;
   };
   const auto us = [](double seconds) { return fmt::format("{:.1f}", seconds * 1e6); };
   fmt::print(

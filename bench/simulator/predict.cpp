@@ -1,6 +1,6 @@
 #include "simulator/predict.hpp"
 
-#include "jobs/measure/without_collectives.hpp"
+#include "program/measure/without_collectives.hpp"
 
 namespace imbrex::bench {
 namespace {
@@ -23,7 +23,7 @@ Knobs knobs_of(const TileRate& tile) {
 }
 
 double gemm_seconds(const Problem& gemm, const TileRate& tile, const Machine& machine) {
-  return simulate(jobs::without_collectives(make_plan(gemm, Strategy::sequential, knobs_of(tile))), machine);
+  return simulate(program::without_collectives(make_plan(gemm, Strategy::sequential, knobs_of(tile))), machine);
 }
 
 // Tiles taller than the matrix waste most of their products; narrow ones never win on large matrices, where

@@ -95,7 +95,7 @@ std::vector<Problem> problems_met(const BenchArguments& o) {
   for (const char* name : {"--ops", "--m", "--layers", "--type", "--scales", "--b-layout"})
     if (o.given(name)) refuse(fmt::format("{}: --auto takes what FILE says", name));
   const std::string where = fmt::format("--auto '{}'", o.met);
-  const std::vector<Problem> all = jobs::problems_of_lines(read_file(o.met), where);
+  const std::vector<Problem> all = program::problems_of_lines(read_file(o.met), where);
   if (all.empty()) refuse(fmt::format("{}: there is no size in it", where));
   const auto ranks = o.given("--ranks") ? static_cast<int>(o.ranks) : all.front().ranks;
   std::vector<Problem> problems;
@@ -110,9 +110,9 @@ std::vector<Problem> problems_met(const BenchArguments& o) {
 
 std::vector<Problem> problems_of(const BenchArguments& o) { return o.met.empty() ? grid(o) : problems_met(o); }
 
-jobs::MeasureRequest request_of(const BenchArguments& o, bool all) {
+program::MeasureRequest request_of(const BenchArguments& o, bool all) {
   expect_options(o);
-  jobs::MeasureRequest request;
+  program::MeasureRequest request;
   if (!o.serve) request.problems = problems_of(o);
   request.ranks = o.serve ? static_cast<int>(o.ranks) : request.problems.front().ranks;
   request.all = all;
@@ -124,7 +124,7 @@ jobs::MeasureRequest request_of(const BenchArguments& o, bool all) {
   return request;
 }
 
-std::string name(const jobs::Measured& m) {
+std::string name(const program::Measured& m) {
   const Knobs& k = m.knobs;
   const std::string_view collectives = k.transport == Transport::store ? ", own collectives" : "";
   std::string tile;
@@ -146,18 +146,18 @@ std::string name(const jobs::Measured& m) {
   return text;
 }
 
-const jobs::Measured& chosen(const jobs::Measurement& m) {
-  return *std::find_if(m.plans.begin(), m.plans.end(), [](const jobs::Measured& x) { return x.chosen; });
+const program::Measured& chosen(const program::Measurement& m) {
+  return *std::find_if(m.plans.begin(), m.plans.end(), [](const program::Measured& x) { return x.chosen; });
 }
 
-Json json_of(const jobs::Measurement& m) {
+Json json_of(const program::Measurement& m) {
   Json plans = Json::array();
-  for (const jobs::Measured& p : m.plans) {
+  for (const program::Measured& p : m.plans) {
     Json plan{{"name", name(p)},
               {"us", microseconds(p.seconds)},
               {"chosen", p.chosen},
               {"strategy", name_of(p.strategy)},
-              {"knobs", Json::parse(jobs::knobs_to_json(p.knobs))}};
+              {"knobs", Json::parse(program::knobs_to_json(p.knobs))}};
     if (!p.tried.empty()) plan["try"] = p.tried;
     plans.push_back(std::move(plan));
   }
@@ -166,13 +166,13 @@ Json json_of(const jobs::Measurement& m) {
            {"wire_us", microseconds(m.wire_seconds)},
            {"runs", m.runs},
            {"plans", plans}};
-  for (const jobs::Refused& r : m.refused) row["refused"].push_back({{"try", r.tried}, {"why", r.message}});
+  for (const program::Refused& r : m.refused) row["refused"].push_back({{"try", r.tried}, {"why", r.message}});
   return row;
 }
 
-void print_row(const Program& program, const jobs::Measurement& m, const jobs::Measured& best) {
+void print_row(const Program& program, const program::Measurement& m, const program::Measured& best) {
   const Problem& p = m.problem;
-  const double sequential = m.plans.front().seconds, roofline = jobs::roofline_seconds(m);
+  const double sequential = m.plans.front().seconds, roofline = program::roofline_seconds(m);
   print(program, "{:19} {:6} {:6} {:6} {:9.1f} {:9.1f} {:9.1f} {:6.2f} {:6.2f}x  {}", name_of(p.op), p.m, p.n, p.k,
         roofline * 1e6, sequential * 1e6, best.seconds * 1e6, roofline / best.seconds, sequential / best.seconds,
         name(best));
@@ -183,10 +183,10 @@ void print_head(const Program& program) {
         "sequential", "Imbrex", "of it", "speed-up", "plan (times in us)");
 }
 
-void print_tries(const Program& program, const jobs::Measurement& m) {
-  for (const jobs::Measured& p : m.plans)
+void print_tries(const Program& program, const program::Measurement& m) {
+  for (const program::Measured& p : m.plans)
     if (!p.tried.empty()) print(program, "  {:50} {:9.1f} us", p.tried, p.seconds * 1e6);
-  for (const jobs::Refused& r : m.refused) print(program, "  {:50} refused: {}", r.tried, r.message);
+  for (const program::Refused& r : m.refused) print(program, "  {:50} refused: {}", r.tried, r.message);
 }
 
 double geometric_mean(const std::vector<double>& values) {
@@ -197,22 +197,22 @@ double geometric_mean(const std::vector<double>& values) {
 
 int measure_and_print(const Program& program, const BenchArguments& options, bool all) {
   const Table before = table_at(options.out);
-  jobs::MeasureRequest request = request_of(options, all);
+  program::MeasureRequest request = request_of(options, all);
   request.gpu = before.gpu;
   std::vector<double> fractions, gains;
   Json rows = Json::array();
-  std::vector<jobs::Measurement> measurements;
-  const auto report = [&](const jobs::Measurement& m) {
+  std::vector<program::Measurement> measurements;
+  const auto report = [&](const program::Measurement& m) {
     if (rows.empty()) print_head(program);
-    const jobs::Measured& best = all ? jobs::fastest(m) : chosen(m);
+    const program::Measured& best = all ? program::fastest(m) : chosen(m);
     print_row(program, m, best);
     print_tries(program, m);
-    fractions.push_back(jobs::roofline_seconds(m) / best.seconds);
+    fractions.push_back(program::roofline_seconds(m) / best.seconds);
     gains.push_back(m.plans.front().seconds / best.seconds);
     rows.push_back(json_of(m));
     measurements.push_back(m);
     const bool last = rows.size() == request.problems.size();
-    if (all) write_table(program, options.out, before, jobs::tuning_table(measurements, today(), before.text), last);
+    if (all) write_table(program, options.out, before, program::tuning_table(measurements, today(), before.text), last);
     if (!last) return;
     print(program, "geometric means: {:.3f} of the roofline, {:.3f}x sequential", geometric_mean(fractions),
           geometric_mean(gains));
@@ -222,7 +222,7 @@ int measure_and_print(const Program& program, const BenchArguments& options, boo
                          {"strategy", all ? "auto" : options.strategy},
                          {"rows", rows}});
   };
-  return jobs::measure(request, report);
+  return program::measure(request, report);
 }
 
 // A problem from a line of standard input; lines that are none are answered.
@@ -249,9 +249,9 @@ std::optional<Problem> read_problem(const BenchArguments& options) {
 }
 
 int serve(const BenchArguments& options) {
-  jobs::MeasureRequest request = request_of(options, false);
+  program::MeasureRequest request = request_of(options, false);
   request.next = [&] { return read_problem(options); };
-  return jobs::measure(request, [](const jobs::Measurement& m) { print_text(json_of(m).dump() + "\n"); });
+  return program::measure(request, [](const program::Measurement& m) { print_text(json_of(m).dump() + "\n"); });
 }
 
 // --ops all_reduce goes alone.
@@ -291,7 +291,7 @@ int bench(const Program& program, const BenchArguments& o) {
 
 int tune_products(const Program& program, const BenchArguments& o) {
   expect_options(o);
-  jobs::ProductMeasureRequest request;
+  program::ProductMeasureRequest request;
   request.problems = problems_of(o);
   request.rounds = static_cast<int>(o.rounds);
   if (o.runs > 0) request.runs = static_cast<int>(o.runs);
@@ -310,7 +310,7 @@ int tune(const Program& program, const BenchArguments& o) {
   if (o.products) return tune_products(program, o);
   if (!all_reduce) return measure_and_print(program, o, true);
   expect_options(o);
-  jobs::AllReduceMeasureRequest request;
+  program::AllReduceMeasureRequest request;
   request.ranks = static_cast<int>(o.ranks);
   request.type = o.type;
   request.codecs = codecs_named(o.codecs);

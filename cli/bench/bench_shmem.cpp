@@ -5,7 +5,7 @@
 #include "command.hpp"
 #include "imbrex/error.hpp"
 #include "imbrex/world.hpp"
-#include "jobs/shmem_bench/shmem_bench.hpp"
+#include "program/shmem_bench/shmem_bench.hpp"
 #include "tune/tuning.hpp"
 
 namespace imbrex::cli {
@@ -29,14 +29,14 @@ T named(const char* option, const std::string& name, int count) {
   throw Error(ErrorCode::invalid_input, fmt::format("{} '{}': it must be one of {}", option, name, names));
 }
 
-double gigabytes_per_second(const jobs::ShmemRow& row) {
+double gigabytes_per_second(const program::ShmemRow& row) {
   return static_cast<double>(row.what.bytes) / row.seconds * 1e-9;
 }
 
-double messages_per_second(const jobs::ShmemRow& row) { return static_cast<double>(row.what.blocks) / row.seconds; }
+double messages_per_second(const program::ShmemRow& row) { return static_cast<double>(row.what.blocks) / row.seconds; }
 
-Json json_of(const jobs::ShmemRow& row) {
-  const jobs::ShmemCase& what = row.what;
+Json json_of(const program::ShmemRow& row) {
+  const program::ShmemCase& what = row.what;
   Json json{{"measure", name_of(what.measure)},
             {"call", name_of(what.call)},
             {"scope", name_of(what.scope)},
@@ -46,22 +46,22 @@ Json json_of(const jobs::ShmemRow& row) {
             {"calls", row.calls},
             {"us", row.seconds * 1e6}};
   if (row.cycles > 0) json["cycles"] = row.cycles;
-  if (what.measure == jobs::ShmemMeasure::bandwidth) json["gb_per_s"] = gigabytes_per_second(row);
-  if (what.measure == jobs::ShmemMeasure::rate) json["messages_per_s"] = messages_per_second(row);
+  if (what.measure == program::ShmemMeasure::bandwidth) json["gb_per_s"] = gigabytes_per_second(row);
+  if (what.measure == program::ShmemMeasure::rate) json["messages_per_s"] = messages_per_second(row);
   return json;
 }
 
-std::string last_column(const jobs::ShmemRow& row) {
-  if (row.what.measure == jobs::ShmemMeasure::rate)
+std::string last_column(const program::ShmemRow& row) {
+  if (row.what.measure == program::ShmemMeasure::rate)
     return fmt::format("{:.2f} M messages/s", messages_per_second(row) * 1e-6);
   return row.what.bytes > 8 ? fmt::format("{:.2f} GB/s", gigabytes_per_second(row)) : "";
 }
 
-void print_rows(const Program& program, const jobs::ShmemBench& result) {
+void print_rows(const Program& program, const program::ShmemBench& result) {
   print(program, "{:9} {:10} {:6} {:>6} {:>8} {:>10} {:>8}", "measure", "call", "scope", "blocks", "bytes", "us",
         "cycles");
-  for (const jobs::ShmemRow& row : result.rows) {
-    const jobs::ShmemCase& what = row.what;
+  for (const program::ShmemRow& row : result.rows) {
+    const program::ShmemCase& what = row.what;
     print(program, "{:9} {:10} {:6} {:>6} {:>8} {:>10.3f} {:>8} {}", name_of(what.measure), name_of(what.call),
           name_of(what.scope), what.blocks, what.bytes, row.seconds * 1e6,
           row.cycles > 0 ? fmt::format("{:.0f}", row.cycles) : "", last_column(row));
@@ -69,22 +69,22 @@ void print_rows(const Program& program, const jobs::ShmemBench& result) {
 }
 
 int bench_calls(const Program& program, const ShmemArguments& o) {
-  jobs::ShmemBenchRequest request;
+  program::ShmemBenchRequest request;
   request.ranks = static_cast<int>(o.ranks);
   request.ranks_per_gpu = static_cast<int>(o.ranks_per_gpu);
   request.rounds = static_cast<int>(o.rounds);
   request.device = device_named(o.device);
   request.quick = o.quick;
   for (const std::string& name : o.measures)
-    request.measures.push_back(named<jobs::ShmemMeasure>("--measures", name, jobs::shmem_measures));
+    request.measures.push_back(named<program::ShmemMeasure>("--measures", name, program::shmem_measures));
   for (const std::string& name : o.calls)
-    request.calls.push_back(named<jobs::ShmemCall>("--calls", name, jobs::shmem_calls));
-  return jobs::bench_shmem(request, [&](const jobs::ShmemBench& result) {
+    request.calls.push_back(named<program::ShmemCall>("--calls", name, program::shmem_calls));
+  return program::bench_shmem(request, [&](const program::ShmemBench& result) {
     print(program, "{} PEs, {} a GPU, on {}", request.ranks, request.ranks_per_gpu,
           result.gpu.empty() ? "the CPU" : result.gpu);
     print_rows(program, result);
     Json rows = Json::array();
-    for (const jobs::ShmemRow& row : result.rows) rows.push_back(json_of(row));
+    for (const program::ShmemRow& row : result.rows) rows.push_back(json_of(row));
     print_json(program, {{"device", name_of(result.device)},
                          {"gpu", result.gpu},
                          {"date", today()},

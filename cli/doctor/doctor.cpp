@@ -8,8 +8,8 @@
 #include "imbrex/environment.hpp"
 #include "imbrex/error.hpp"
 #include "imbrex/world.hpp"
-#include "jobs/limits/limits.hpp"
-#include "jobs/limits/strategies_here.hpp"
+#include "program/limits/limits.hpp"
+#include "program/limits/strategies_here.hpp"
 
 namespace imbrex::cli {
 
@@ -49,7 +49,7 @@ namespace {
 /// Which strategies run here, with what of the machine, or what keeps them from it.
 Json examine_strategies(Examination& exam, const GpuSurvey& survey) {
   Json strategies = Json::array();
-  for (const jobs::StrategyHere& strategy : jobs::strategies_here(survey)) {
+  for (const program::StrategyHere& strategy : program::strategies_here(survey)) {
     exam.say(strategy.runs ? Verdict::good : Verdict::note, "strategy",
              fmt::format("{} {}: {}", strategy.name, strategy.runs ? "runs" : "does not run", strategy.why));
     strategies.push_back({{"name", strategy.name}, {"runs", strategy.runs}, {"why", strategy.why}});
@@ -116,7 +116,7 @@ void add_doctor(Program& program) {
       "  imbrex doctor --limits > limits.md",
       [&program, limits] {
         if (*limits) {
-          print_text(jobs::limits_page());
+          print_text(program::limits_page());
           return 0;
         }
         Examination exam(program);

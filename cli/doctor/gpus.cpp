@@ -60,7 +60,7 @@ void examine_plans(Examination& exam, const GpuSurvey& survey) {
   for (const Gpu& gpu : survey.gpus) {
     if (std::find(kinds.begin(), kinds.end(), gpu.name) != kinds.end()) continue;
     kinds.push_back(gpu.name);
-    const jobs::Knowledge knowledge = jobs::knowledge_of(gpu.name, gpu.major);
+    const program::Knowledge knowledge = program::knowledge_of(gpu.name, gpu.major);
     exam.say(knowledge.measured ? Verdict::good : Verdict::note, "plans", knowledge.words,
              knowledge.measured
                  ? ""

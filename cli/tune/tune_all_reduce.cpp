@@ -11,7 +11,7 @@ namespace {
 // JSON has no infinity.
 Json json_of(double seconds) { return std::isfinite(seconds) ? Json(microseconds(seconds)) : Json(nullptr); }
 
-Json json_of(const jobs::AllReduceMeasurement& m) {
+Json json_of(const program::AllReduceMeasurement& m) {
   Json times{{"one_shot", json_of(m.one_shot)}, {"two_shot", json_of(m.two_shot)}};
   for (const auto& [codec, seconds] : m.coded) times[name_of(codec)] = json_of(seconds);
   return {{"bytes", m.bytes}, {"microseconds", times}};
@@ -30,14 +30,14 @@ std::string text_of(const std::optional<std::int64_t>& bytes) {
 // At least as wide as a time.
 std::size_t width_of(const std::string& name) { return std::max<std::size_t>(name.size(), 8); }
 
-void print_row(const Program& program, const jobs::AllReduceMeasurement& m) {
+void print_row(const Program& program, const program::AllReduceMeasurement& m) {
   std::string line = fmt::format("{:>12}  {:>8}  {:>8}", m.bytes, text_of(m.one_shot), text_of(m.two_shot));
   for (const auto& [codec, seconds] : m.coded)
     line += fmt::format("  {:>{}}", text_of(seconds), width_of(name_of(codec)));
   print(program, "{}", line);
 }
 
-void print_head(const Program& program, const jobs::AllReduceMeasurement& m) {
+void print_head(const Program& program, const program::AllReduceMeasurement& m) {
   print(program, "all-reduces of {} over {} x {}, microseconds", name_of(m.type), m.ranks, m.gpu);
   std::string line = fmt::format("{:>12}  {:>8}  {:>8}", "bytes", "one_shot", "two_shot");
   for (const auto& [codec, seconds] : m.coded)
@@ -64,19 +64,19 @@ std::vector<CodecPair> codecs_named(const std::vector<std::string>& names) {
   return codecs;
 }
 
-int tune_all_reduces(const Program& program, jobs::AllReduceMeasureRequest request, const std::string& out) {
+int tune_all_reduces(const Program& program, program::AllReduceMeasureRequest request, const std::string& out) {
   const Table before = table_at(out);
   request.gpu = before.gpu;
-  std::vector<jobs::AllReduceMeasurement> measurements;
+  std::vector<program::AllReduceMeasurement> measurements;
   Json rows = Json::array();
-  const auto report = [&](const jobs::AllReduceMeasurement& m) {
+  const auto report = [&](const program::AllReduceMeasurement& m) {
     if (measurements.empty()) print_head(program, m);
     print_row(program, m);
     measurements.push_back(m);
     rows.push_back(json_of(m));
     if (m.bytes * 2 <= request.most) return;
-    write_table(program, out, before, jobs::tuning_table(measurements, today(), before.text), true);
-    const records::AllReduceRecord record = jobs::record_of(measurements, today());
+    write_table(program, out, before, program::tuning_table(measurements, today(), before.text), true);
+    const records::AllReduceRecord record = program::record_of(measurements, today());
     print_record(program, record);
     Json json{{"gpu", m.gpu},
               {"date", today()},
@@ -88,7 +88,7 @@ int tune_all_reduces(const Program& program, jobs::AllReduceMeasureRequest reque
     json.update(json_of(record));
     print_json(program, json);
   };
-  return jobs::measure_all_reduces(request, report);
+  return program::measure_all_reduces(request, report);
 }
 
 }  // namespace imbrex::cli

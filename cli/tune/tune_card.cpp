@@ -4,7 +4,7 @@
 
 #include "imbrex/error.hpp"
 #include "imbrex/gpu.hpp"
-#include "jobs/card/card.hpp"
+#include "program/card/card.hpp"
 #include "tune/tuning.hpp"
 
 namespace imbrex::cli {
@@ -28,7 +28,7 @@ void make_folder_of(const std::string& path) {
   if (error) refuse(fmt::format("folder of {}: {}; --out FILE writes elsewhere", path, error.message()));
 }
 
-void print_rates(const Program& program, const Machine& machine, const jobs::CardTimes& times) {
+void print_rates(const Program& program, const Machine& machine, const program::CardTimes& times) {
   const double rate = machine.sm_rate.at(Type::bf16) * machine.sms;
   print(program, "{:>10} {:>14} {:>14}", "tile", "cool TFLOP/s", "hot TFLOP/s");
   for (const TileRate& tile : machine.tiles)
@@ -45,14 +45,14 @@ void print_rates(const Program& program, const Machine& machine, const jobs::Car
 int tune_card(const Program& program, std::int64_t ranks, const std::string& out) {
   const int count = ranks > 0 ? static_cast<int>(ranks) : gpus_here();
   if (!out.empty()) expect_writable("--out", out);
-  return jobs::measure_card(
+  return program::measure_card(
       count, [&](const std::string& next) { print(program, "measuring {}", next); },
-      [&](const jobs::CardTimes& times) {
-        const std::string path = out.empty() ? jobs::card_file(times.gpu) : out;
+      [&](const program::CardTimes& times) {
+        const std::string path = out.empty() ? program::card_file(times.gpu) : out;
         if (path.empty())
           refuse("IMBREX_CACHE, XDG_CACHE_HOME and HOME name no folder; --out FILE says where to write");
         const auto known = find_machine_of(times.gpu);
-        const Machine machine = jobs::fit_card(known ? *known : load_machine("4xh200"), times);
+        const Machine machine = program::fit_card(known ? *known : load_machine("4xh200"), times);
         const std::string text = to_json(machine);
         if (out.empty()) make_folder_of(path);
         write_result(path, text);
@@ -61,7 +61,7 @@ int tune_card(const Program& program, std::int64_t ranks, const std::string& out
         if (out.empty())
           print(program, "{}: strategy auto reads it on GPUs of this name from the next start on", path);
         else if (path != "-")
-          print(program, "{}: strategy auto reads it in machines/, and as {}", path, jobs::card_file(times.gpu));
+          print(program, "{}: strategy auto reads it in machines/, and as {}", path, program::card_file(times.gpu));
       });
 }
 

@@ -4,7 +4,7 @@
 namespace imbrex::cli {
 namespace {
 
-Json json_of(const jobs::ProductMeasurement& m) {
+Json json_of(const program::ProductMeasurement& m) {
   Json ways = Json::array();
   for (const auto& way : m.ways)
     ways.push_back({{"tile", way.tile}, {"parts", way.parts}, {"us", microseconds(way.seconds)}});
@@ -13,35 +13,35 @@ Json json_of(const jobs::ProductMeasurement& m) {
   return json;
 }
 
-void print_head(const Program& program, const jobs::ProductMeasurement& m) {
+void print_head(const Program& program, const program::ProductMeasurement& m) {
   print(program, "products by cuBLASLt on one {}", m.gpu);
   print(program, "{:>6} {:>6} {:>6}  {:>9} {:>9} {:>6}  {}", "M", "N", "K", "first us", "best us", "gain",
         "its tile, and split-K");
 }
 
-void print_row(const Program& program, const jobs::ProductMeasurement& m) {
+void print_row(const Program& program, const program::ProductMeasurement& m) {
   const auto& first = m.ways.front();
-  const auto& best = jobs::fastest(m);
+  const auto& best = program::fastest(m);
   print(program, "{:6} {:6} {:6}  {:9.1f} {:9.1f} {:5.2f}x  {}", m.m, m.n, m.k, first.seconds * 1e6, best.seconds * 1e6,
         first.seconds / best.seconds, best.tile == 0 ? "the first" : fmt::format("{}, {}", best.tile, best.parts));
 }
 
 }  // namespace
 
-int tune_products(const Program& program, jobs::ProductMeasureRequest request, const std::string& out) {
+int tune_products(const Program& program, program::ProductMeasureRequest request, const std::string& out) {
   const Table before = table_at(out);
   request.gpu = before.gpu;
-  std::vector<jobs::ProductMeasurement> measurements;
+  std::vector<program::ProductMeasurement> measurements;
   Json rows = Json::array();
-  const int code = jobs::measure_products(request, [&](const jobs::ProductMeasurement& m) {
+  const int code = program::measure_products(request, [&](const program::ProductMeasurement& m) {
     if (measurements.empty()) print_head(program, m);
     print_row(program, m);
     measurements.push_back(m);
     rows.push_back(json_of(m));
-    write_table(program, out, before, jobs::tuning_table(measurements, today(), before.text), false);
+    write_table(program, out, before, program::tuning_table(measurements, today(), before.text), false);
   });
   if (code != 0) return code;
-  write_table(program, out, before, jobs::tuning_table(measurements, today(), before.text), true);
+  write_table(program, out, before, program::tuning_table(measurements, today(), before.text), true);
   print_json(program,
              {{"gpu", measurements.front().gpu}, {"date", today()}, {"rounds", request.rounds}, {"rows", rows}});
   return code;

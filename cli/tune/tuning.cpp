@@ -22,7 +22,7 @@ void write_table(const Program& program, const std::string& path, const Table& b
                  bool last) {
   if (path.empty() || (path == "-" && !last)) return;
   write_result(path, table);
-  if (last && path != "-") print(program, "{}: {}", path, jobs::change_of_table(before.text, table));
+  if (last && path != "-") print(program, "{}: {}", path, program::change_of_table(before.text, table));
 }
 
 Table table_at(const std::string& path) {
@@ -31,7 +31,7 @@ Table table_at(const std::string& path) {
   std::error_code ignored;
   if (!std::filesystem::is_regular_file(path, ignored)) return {};  // what is printed there is not a table so far
   const std::string text = read_file(path);
-  return {text, naming(fmt::format("--out '{}': ", path), [&] { return jobs::gpu_of_table(text); })};
+  return {text, naming(fmt::format("--out '{}': ", path), [&] { return program::gpu_of_table(text); })};
 }
 
 }  // namespace imbrex::cli

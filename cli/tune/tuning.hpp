@@ -2,7 +2,7 @@
 #pragma once
 
 #include "command.hpp"
-#include "jobs/measure/measure.hpp"
+#include "program/measure/measure.hpp"
 
 namespace imbrex::cli {
 
@@ -27,10 +27,10 @@ void write_table(const Program& program, const std::string& path, const Table& b
                  bool last);
 
 /// `imbrex tune --ops all_reduce`.
-int tune_all_reduces(const Program& program, jobs::AllReduceMeasureRequest request, const std::string& out);
+int tune_all_reduces(const Program& program, program::AllReduceMeasureRequest request, const std::string& out);
 
 /// `imbrex tune --products`.
-int tune_products(const Program& program, jobs::ProductMeasureRequest request, const std::string& out);
+int tune_products(const Program& program, program::ProductMeasureRequest request, const std::string& out);
 
 /// `imbrex tune --card`, on so many GPUs; 0: all of one kind, eight at most. Without `out` in the user's cache folder.
 int tune_card(const Program& program, std::int64_t ranks, const std::string& out);

@@ -1,8 +1,10 @@
 // Errors that cross the library's boundary: one exception type, three causes.
 #pragma once
 
+#include <cstddef>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 
 namespace imbrex {
 
@@ -23,5 +25,9 @@ class Error : public std::runtime_error {
  private:
   ErrorCode code_;
 };
+
+/// `text` for a message, on one line: control characters, and bytes that are no UTF-8, as \x1b; what lies after `most`
+/// bytes is left out, which "..." says. A terminal shows it as it stands.
+std::string printable(std::string_view text, std::size_t most = 80);
 
 }  // namespace imbrex

@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-namespace imbrex::base {
+namespace imbrex {
 namespace {
 
 // Bytes of the printable character that the text begins with, which may be several; 0: there is none.
@@ -41,6 +41,8 @@ std::string printable(std::string_view text, std::size_t most) {
   return result;
 }
 
+namespace base {
+
 bool is_printable(std::string_view text) {
   for (std::size_t size = 0; !text.empty(); text.remove_prefix(size)) {
     size = leading_character(text);
@@ -49,4 +51,5 @@ bool is_printable(std::string_view text) {
   return true;
 }
 
-}  // namespace imbrex::base
+}  // namespace base
+}  // namespace imbrex

@@ -8,7 +8,7 @@
 #include <random>
 
 #include "base/convert.hpp"
-#include "jobs/all_reduce/rms_norm_reference.hpp"
+#include "program/all_reduce/rms_norm_reference.hpp"
 
 namespace imbrex::test {
 
@@ -52,9 +52,9 @@ std::string rms_norm_fault(const RmsNormCase& c, const RmsNormData& data, const 
   if (const std::int64_t at = first_different(c.type, elements_of(c.type, sums), residual_out); at >= 0)
     return fmt::format("residual_out: row {}, element {} is not the rounded sum", at / c.hidden, at % c.hidden);
   const std::vector<float> x = floats_of(c.type, residual_out);
-  const jobs::Comparison worst =
-      jobs::compare(jobs::norm_reference(x, c.hidden, floats_of(c.weight(), data.weight), c.eps, c.type),
-                    floats_of(c.type, out), c.type, c.hidden);
+  const program::Comparison worst =
+      program::compare(program::norm_reference(x, c.hidden, floats_of(c.weight(), data.weight), c.eps, c.type),
+                       floats_of(c.type, out), c.type, c.hidden);
   if (worst.worst <= 1) return {};
   return fmt::format("out: row {}, element {} is {}, not {}: {} times its bound", worst.row, worst.col, worst.result,
                      worst.value, worst.worst);

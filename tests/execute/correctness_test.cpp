@@ -7,7 +7,7 @@
 #include <fstream>
 #include <utility>
 
-#include "jobs/run.hpp"
+#include "program/run.hpp"
 #include "support/random_run.hpp"
 
 namespace imbrex {
@@ -140,14 +140,14 @@ TEST(Correctness, ProcessesAndThreadsGiveTheSameBits) {
   const auto folder = std::filesystem::path(testing::TempDir()) / ("imbrex_bits_" + std::to_string(getpid()));
   std::filesystem::create_directories(folder);
   for (bool threads : {false, true}) {
-    jobs::RunRequest request;
+    program::RunRequest request;
     request.problem = {Operator::gemm_all_reduce, 130, 90, 120, 4, Type::bf16};
     request.strategy = Strategy::fused;
     request.verify = true;
     request.repeat = 3;
     request.threads = threads;
     request.out_prefix = (folder / (threads ? "threads" : "processes")).string();
-    EXPECT_EQ(run(request, [](const jobs::RunResult& r) { EXPECT_TRUE(r.verified) << r.message; }), 0);
+    EXPECT_EQ(run(request, [](const program::RunResult& r) { EXPECT_TRUE(r.verified) << r.message; }), 0);
   }
   const std::string first = contents(folder / "processes.rank0.npy");
   EXPECT_EQ(first.size(), 128u + 130 * 90 * 4);
@@ -159,12 +159,12 @@ TEST(Correctness, ProcessesAndThreadsGiveTheSameBits) {
 }
 
 TEST(Correctness, SixtyFourRanks) {
-  jobs::RunRequest request;
+  program::RunRequest request;
   request.problem = {Operator::gemm_reduce_scatter, 128, 40, 192, 64, Type::fp32};
   request.strategy = Strategy::fused;
   request.verify = true;
   request.threads = true;
-  EXPECT_EQ(run(request, [](const jobs::RunResult& r) { EXPECT_TRUE(r.verified) << r.message; }), 0);
+  EXPECT_EQ(run(request, [](const program::RunResult& r) { EXPECT_TRUE(r.verified) << r.message; }), 0);
 }
 
 }  // namespace

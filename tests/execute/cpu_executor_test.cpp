@@ -12,7 +12,7 @@
 #include "imbrex/error.hpp"
 #include "imbrex/ops.hpp"
 #include "imbrex/world.hpp"
-#include "jobs/run.hpp"
+#include "program/run.hpp"
 #include "support/exact_run.hpp"
 #include "support/random_plan.hpp"
 

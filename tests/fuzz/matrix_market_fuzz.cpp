@@ -5,10 +5,10 @@
 #include <cstdlib>
 #include <string_view>
 
+#include "apps/sparse/matrix_market.hpp"
 #include "imbrex/error.hpp"
-#include "jobs/sparse/matrix_market.hpp"
 
-using namespace imbrex::jobs::sparse;
+using namespace imbrex::apps::sparse;
 
 namespace {
 

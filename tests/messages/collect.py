@@ -9,7 +9,7 @@ import re
 import sys
 from pathlib import Path
 
-FOLDERS = ("src", "include", "cli", "python", "examples")
+FOLDERS = ("src", "program", "apps", "include", "cli", "python", "examples")
 SUFFIXES = {".cpp", ".hpp", ".h", ".cu", ".cuh", ".in"}
 # What makes an error: its message is the first argument that holds one.
 CALL = re.compile(r"\b(IMBREX_EXPECTS|Error|expect|\w*refuse\w*|fail|give_up|finding|record_and_throw|ValidationError|"
@@ -19,7 +19,7 @@ FORMAT = re.compile(r"\bfmt::format\s*\(")
 FORMATTING = ("src/runtime/", "src/execute/cuda/", "src/execute/cpu/", "src/ops/", "src/shmem/", "src/collectives/",
               "src/plan/check/", "src/plan/pairs.cpp")
 LEAST_WORDS = 4
-SAYS_WHY = ("src/jobs/limits/", "src/choose/reason")  # reasons for people, no errors
+SAYS_WHY = ("program/limits/", "src/choose/reason")  # reasons for people, no errors
 # Functions whose result is the reason of an error.
 REASON = re.compile(r"^\s*(?:\[\[\w+\]\] )?(?:static |inline |constexpr |virtual )*(?:std::string(?:_view)?|const char\*) "
                     r"(?:\w+::)*(\w*(?:refus|why|reason|fault|captured|expect_nccl_environment|message)\w*)\(", re.M)

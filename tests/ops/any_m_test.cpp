@@ -37,7 +37,7 @@ Problem of_size(Problem problem, std::int64_t m) {
 
 // One rank's operands of one M, and what an operator made for it gives.
 struct Call {
-  std::unique_ptr<jobs::OperandSource> values;
+  std::unique_ptr<program::OperandSource> values;
   test::ProblemMemory memory;
   std::vector<std::vector<std::byte>> wanted;
 

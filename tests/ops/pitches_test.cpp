@@ -7,9 +7,9 @@
 #include "base/convert.hpp"
 #include "imbrex/advanced/execute.hpp"
 #include "imbrex/error.hpp"
-#include "jobs/operand_memory.hpp"
-#include "jobs/reference.hpp"
 #include "plan/problem.hpp"
+#include "program/operand_memory.hpp"
+#include "program/reference.hpp"
 #include "support/operators.hpp"
 #include "support/random_run.hpp"
 
@@ -108,10 +108,10 @@ TEST(Pitches, OfOperatorsThatChooseForThemselves) {
       const auto own = test::make_operator(world, op, test::shape_of(p), test::on_cpu());
       const std::vector<std::byte> got = test::result_of(world, *own, p, 5);
       const auto values = test::seeded_operands(p, 5);
-      const jobs::Reference reference = jobs::reference_of(own->plan(), *values, world.rank());
+      const program::Reference reference = program::reference_of(own->plan(), *values, world.rank());
       const OperandInfo out = own->operands().back();
       std::fill_n(static_cast<std::byte*>(own->allocate_output().get()), out.bytes(), std::byte{1});
-      return jobs::compare(reference, base::floats_of(p.type, got), p.type, out.cols).worst <= 1 ? 0 : 1;
+      return program::compare(reference, base::floats_of(p.type, got), p.type, out.cols).worst <= 1 ? 0 : 1;
     };
     EXPECT_EQ(run_threads(2, {.heap_bytes = 1 << 24, .wait_limit = 60}, body), 0) << name_of(op);
   }
@@ -139,17 +139,17 @@ TEST(Pitches, OfOperatorsAreTheSameOnEveryRank) {
 TEST(Pitches, AWriteBetweenRowsIsNoticed) {
   const Problem problem{.op = Operator::gemm_all_to_all, .m = 3, .n = 4, .k = 5, .type = Type::fp16, .ldo = 6};
   const OperandInfo out = operands_of(problem).back();
-  const auto memory = jobs::host_operands({}, problem);
+  const auto memory = program::host_operands({}, problem);
   memory->poison();
   std::vector<std::byte> bytes = memory->output();
   ASSERT_EQ(bytes.size(), (2 * 6 + 4) * 2u);
-  EXPECT_TRUE(jobs::gaps_are_poison(out, bytes));
+  EXPECT_TRUE(program::gaps_are_poison(out, bytes));
   for (std::size_t element = 0; element < bytes.size() / 2; ++element) {
     std::vector<std::byte> changed = bytes;
     changed[2 * element + 1] = std::byte{7};
     const bool gap = element % 6 >= 4;
-    EXPECT_EQ(jobs::gaps_are_poison(out, changed), !gap) << element;
-    const std::vector<std::byte> values = jobs::without_gaps(out, changed);
+    EXPECT_EQ(program::gaps_are_poison(out, changed), !gap) << element;
+    const std::vector<std::byte> values = program::without_gaps(out, changed);
     ASSERT_EQ(values.size(), 3 * 4 * 2u);
     EXPECT_EQ(std::count(values.begin(), values.end(), std::byte{7}), gap ? 0 : 1) << element;
     if (gap) continue;

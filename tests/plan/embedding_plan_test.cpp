@@ -10,11 +10,11 @@
 #include "imbrex/advanced/execute.hpp"
 #include "imbrex/error.hpp"
 #include "imbrex/world.hpp"
-#include "jobs/host_messages.hpp"
 #include "plan/bags.hpp"
 #include "plan/expect_fault.hpp"
 #include "plan/refusal_of.hpp"
 #include "problem/embedding.hpp"
+#include "program/host_messages.hpp"
 
 namespace imbrex {
 namespace {
@@ -213,7 +213,7 @@ TEST(Embedding, SeveralHostsExchangeOneMessageARailAndSlice) {
     knobs.nodes = nodes;
     const Plan plan = make_plan(embedding_problem(48, 8, shards), strategy, knobs);
     EXPECT_FALSE(check(plan).has_value());
-    return jobs::messages_between_hosts(plan, std::max(nodes, 2));
+    return program::messages_between_hosts(plan, std::max(nodes, 2));
   };
   for (const int nodes : {2, 4, 8}) {
     EXPECT_EQ(messages(Strategy::sequential, nodes).count, 8 * (nodes - 1)) << nodes;

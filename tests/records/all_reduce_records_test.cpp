@@ -14,8 +14,8 @@
 #include <vector>
 
 #include "imbrex/error.hpp"
-#include "jobs/measure/crossing.hpp"
-#include "jobs/measure/measure.hpp"
+#include "program/measure/crossing.hpp"
+#include "program/measure/measure.hpp"
 #include "records/all_reduce_records.hpp"
 #include "records/records.hpp"
 #include "support/random_plan.hpp"
@@ -33,9 +33,9 @@ Time line(double wait, double rate) {
   return [=](std::int64_t bytes) { return wait + static_cast<double>(bytes) / rate; };
 }
 
-std::vector<jobs::SizeComparison> comparisons(const Time& current, const Time& candidate,
-                                              std::int64_t most = 64 * mib) {
-  std::vector<jobs::SizeComparison> list;
+std::vector<program::SizeComparison> comparisons(const Time& current, const Time& candidate,
+                                                 std::int64_t most = 64 * mib) {
+  std::vector<program::SizeComparison> list;
   for (std::int64_t bytes = kib; bytes <= most; bytes *= 2) list.push_back({bytes, current(bytes), candidate(bytes)});
   return list;
 }
@@ -43,11 +43,11 @@ std::vector<jobs::SizeComparison> comparisons(const Time& current, const Time& c
 CodecPair pair(const char* name) { return parse_codec_pair(name); }
 
 // What a measurement of 4 ranks would find.
-std::vector<jobs::AllReduceMeasurement> sweep(const Time& one_shot, const Time& two_shot,
-                                              const std::vector<std::pair<const char*, Time>>& codecs) {
-  std::vector<jobs::AllReduceMeasurement> list;
+std::vector<program::AllReduceMeasurement> sweep(const Time& one_shot, const Time& two_shot,
+                                                 const std::vector<std::pair<const char*, Time>>& codecs) {
+  std::vector<program::AllReduceMeasurement> list;
   for (std::int64_t bytes = kib; bytes <= 64 * mib; bytes *= 2) {
-    jobs::AllReduceMeasurement m{"Some GPU", 4, Type::bf16, bytes, one_shot(bytes), two_shot(bytes), {}};
+    program::AllReduceMeasurement m{"Some GPU", 4, Type::bf16, bytes, one_shot(bytes), two_shot(bytes), {}};
     for (const auto& [name, time] : codecs) m.coded.push_back({pair(name), time(bytes)});
     list.push_back(m);
   }
@@ -70,7 +70,7 @@ TEST(Crossing, IsWhereLinesMeet) {
   const double rate = 300e9;
   for (const std::int64_t where : {3 * kib, 100 * kib, 700 * kib, 5 * mib, 63 * mib}) {
     const double at = static_cast<double>(where) + 1;
-    const auto found = jobs::crossing(comparisons(line(3e-6, rate), line(3e-6 + at / rate / 2, 2 * rate)));
+    const auto found = program::crossing(comparisons(line(3e-6, rate), line(3e-6 + at / rate / 2, 2 * rate)));
     ASSERT_TRUE(found.has_value()) << where;
     EXPECT_EQ(*found, where + kib) << where;
   }
@@ -78,31 +78,31 @@ TEST(Crossing, IsWhereLinesMeet) {
 
 TEST(Crossing, OfTiesAndExtremes) {
   const Time fast = line(1e-6, 400e9), slow = line(2e-6, 300e9);
-  EXPECT_EQ(jobs::crossing(comparisons(slow, fast)), 0);
-  EXPECT_EQ(jobs::crossing(comparisons(fast, slow)), std::nullopt);
-  EXPECT_EQ(jobs::crossing(comparisons(fast, fast)), std::nullopt);  // an equally fast one gains nothing
-  EXPECT_EQ(jobs::crossing({}), std::nullopt);
+  EXPECT_EQ(program::crossing(comparisons(slow, fast)), 0);
+  EXPECT_EQ(program::crossing(comparisons(fast, slow)), std::nullopt);
+  EXPECT_EQ(program::crossing(comparisons(fast, fast)), std::nullopt);  // an equally fast one gains nothing
+  EXPECT_EQ(program::crossing({}), std::nullopt);
   // At the last size only, and by next to nothing: not below it, not at the one before.
-  EXPECT_EQ(jobs::crossing({{kib, 1, 2}, {2 * kib, 1, 1 - 1e-15}}), 2 * kib);
-  EXPECT_EQ(jobs::crossing({{mib, 1, 1}, {2 * mib, 2, 1}}), mib + kib);  // a tie is not won
+  EXPECT_EQ(program::crossing({{kib, 1, 2}, {2 * kib, 1, 1 - 1e-15}}), 2 * kib);
+  EXPECT_EQ(program::crossing({{mib, 1, 1}, {2 * mib, 2, 1}}), mib + kib);  // a tie is not won
 }
 
 TEST(Crossing, OfWhoCannotGo) {
   // The current algorithm takes nothing above 16 MiB; until then it is faster.
   const auto bounded = [](std::int64_t bytes) { return bytes <= 16 * mib ? 1e-6 : never; };
-  EXPECT_EQ(jobs::crossing(comparisons(bounded, line(2e-6, 300e9))), 32 * mib);
+  EXPECT_EQ(program::crossing(comparisons(bounded, line(2e-6, 300e9))), 32 * mib);
   const auto late = [](std::int64_t bytes) { return bytes < mib ? never : 1e-7; };
-  EXPECT_EQ(jobs::crossing(comparisons(line(1e-6, 300e9), late)), mib);
-  EXPECT_EQ(jobs::crossing({{kib, never, never}, {2 * kib, never, 1}}), 2 * kib);
+  EXPECT_EQ(program::crossing(comparisons(line(1e-6, 300e9), late)), mib);
+  EXPECT_EQ(program::crossing({{kib, never, never}, {2 * kib, never, 1}}), 2 * kib);
 }
 
 // A lucky size among slower ones, and an unlucky one among faster ones.
 TEST(Crossing, BelievesNoSingleSize) {
   const Time current = line(3e-6, 200e9), candidate = line(6e-6, 400e9);
-  const auto calm = jobs::crossing(comparisons(current, candidate));
+  const auto calm = program::crossing(comparisons(current, candidate));
   ASSERT_TRUE(calm.has_value());
   const auto disturbed = [&](std::int64_t where, double factor) {
-    return jobs::crossing(
+    return program::crossing(
         comparisons(current, [&](std::int64_t b) { return candidate(b) * (b == where ? factor : 1); }));
   };
   EXPECT_EQ(disturbed(16 * kib, 0.1), calm);
@@ -121,11 +121,11 @@ TEST(Crossing, HoldsForNoisyTimes) {
   int crossed = 0;
   for (int i = 0; i < 2000; ++i) {
     const Time x = line(wait(random), rate(random)), y = line(wait(random), rate(random));
-    const std::vector<jobs::SizeComparison> list = comparisons([&](std::int64_t b) { return x(b) * noise(random); },
-                                                               [&](std::int64_t b) { return y(b) * noise(random); });
-    const auto found = jobs::crossing(list);
-    const jobs::SizeComparison* below = nullptr;
-    for (const jobs::SizeComparison& d : list) {
+    const std::vector<program::SizeComparison> list = comparisons([&](std::int64_t b) { return x(b) * noise(random); },
+                                                                  [&](std::int64_t b) { return y(b) * noise(random); });
+    const auto found = program::crossing(list);
+    const program::SizeComparison* below = nullptr;
+    for (const program::SizeComparison& d : list) {
       if (d.bytes >= found.value_or(most_bytes))
         EXPECT_LT(d.candidate, d.current) << d.bytes;
       else
@@ -142,7 +142,7 @@ TEST(Crossing, HoldsForNoisyTimes) {
 
 TEST(AllReduceRecords, ComeOfMeasurements) {
   const Time one_shot = line(3e-6, 100e9), two_shot = line(5e-6, 250e9);
-  const records::AllReduceRecord record = jobs::record_of(
+  const records::AllReduceRecord record = program::record_of(
       sweep(one_shot, two_shot,
             {{"int8", line(9.2e-6, 250e12)}, {"int4", line(4.9e-6, 250.1e9)}, {"int3", line(9e-6, 200e9)}}),
       "2026-11-22");
@@ -164,7 +164,7 @@ TEST(AllReduceRecords, RefuseMeasurementsThatAreNotAlike) {
   const auto with = [&](auto&& change) {
     auto list = good;
     change(list);
-    return message_of([&] { jobs::record_of(list, "2026-11-22"); });
+    return message_of([&] { program::record_of(list, "2026-11-22"); });
   };
   EXPECT_EQ(with([](auto&) {}), "accepted");
   EXPECT_NE(with([](auto& l) { l.resize(1); }).find("1 sizes"), std::string::npos);
@@ -281,14 +281,14 @@ TEST(TuningTable, ReplacesTheProblemsThatWereMeasuredAlone) {
   by_columns.b_layout = Layout::column_major;
   others.push_back(by_columns);
   const auto table = [](const std::vector<Problem>& problems, double seconds, const std::string& before) {
-    std::vector<jobs::Measurement> measurements;
+    std::vector<program::Measurement> measurements;
     for (const Problem& problem : problems) {
-      jobs::Measurement& m = measurements.emplace_back();
+      program::Measurement& m = measurements.emplace_back();
       m.problem = problem;
       m.gpu = "Some GPU";
       m.plans.emplace_back().seconds = seconds;
     }
-    return jobs::tuning_table(measurements, "2026-12-24", before);
+    return program::tuning_table(measurements, "2026-12-24", before);
   };
   std::vector<Problem> all = others;
   all.push_back(own);
@@ -308,10 +308,10 @@ TEST(TuningTable, ReplacesTheProblemsThatWereMeasuredAlone) {
 
 TEST(TuningTable, KeepsWhatItDoesNotReplace) {
   const auto measured = sweep(line(3e-6, 100e9), line(5e-6, 250e9), {{"int8", line(9e-6, 400e9)}});
-  const records::AllReduceRecord fresh = jobs::record_of(measured, "2026-12-24");
+  const records::AllReduceRecord fresh = program::record_of(measured, "2026-12-24");
   const auto parsed = [](const std::string& text) { return records::parse_records(text, "test"); };
 
-  const records::Records first = parsed(jobs::tuning_table(measured, "2026-12-24"));
+  const records::Records first = parsed(program::tuning_table(measured, "2026-12-24"));
   EXPECT_EQ(first.gpu, "Some GPU");
   EXPECT_TRUE(first.list.empty());
   EXPECT_EQ(first.all_reduces, std::vector{fresh});
@@ -319,31 +319,32 @@ TEST(TuningTable, KeepsWhatItDoesNotReplace) {
   // All-reduces in the place of those of their ranks and type; plans stay.
   records::Records before = some_records();
   before.list.push_back({{Operator::gemm_all_reduce, 16, 32, 64, 4, Type::bf16}, 8, 32, {}, 2e-6, 3e-6});
-  const records::Records after = parsed(jobs::tuning_table(measured, "2026-12-24", to_json(before)));
+  const records::Records after = parsed(program::tuning_table(measured, "2026-12-24", to_json(before)));
   EXPECT_EQ(after.list.size(), 1u);
   EXPECT_EQ(after.date, before.date);
   records::AllReduceRecord merged = fresh;
   merged.codecs.push_back(before.all_reduces[0].codecs[1]);  // int4 was not measured again
   EXPECT_EQ(after.all_reduces, (std::vector{before.all_reduces[1], merged}));
-  jobs::Measurement gemm;
+  program::Measurement gemm;
   gemm.problem = {Operator::gemm_all_reduce, 128, 32, 64, 4, Type::bf16};
   gemm.gpu = "Some GPU";
   gemm.plans.emplace_back().seconds = 4e-6;
-  const records::Records tuned = parsed(jobs::tuning_table(std::vector{gemm}, "2026-12-24", to_json(before)));
+  const records::Records tuned = parsed(program::tuning_table(std::vector{gemm}, "2026-12-24", to_json(before)));
   ASSERT_EQ(tuned.list.size(), 2u);
   EXPECT_EQ(tuned.list[1].problem.m, 128);
   EXPECT_EQ(tuned.all_reduces, before.all_reduces);
 
   before.gpu = "Other GPU";
-  EXPECT_NE(message_of([&] { jobs::tuning_table(measured, "2026-12-24", to_json(before)); }).find("'Other GPU'"),
+  EXPECT_NE(message_of([&] { program::tuning_table(measured, "2026-12-24", to_json(before)); }).find("'Other GPU'"),
             std::string::npos);
   EXPECT_NE(
-      message_of([&] { jobs::tuning_table(std::vector{gemm}, "2026-12-24", to_json(before)); }).find("'Other GPU'"),
+      message_of([&] { program::tuning_table(std::vector{gemm}, "2026-12-24", to_json(before)); }).find("'Other GPU'"),
       std::string::npos);
-  EXPECT_EQ(jobs::gpu_of_table(to_json(before)), "Other GPU");
+  EXPECT_EQ(program::gpu_of_table(to_json(before)), "Other GPU");
   for (const char* none : {"{", "[]", "{\"imbrex_records\": 1}"})
-    EXPECT_NE(message_of([&] { jobs::gpu_of_table(none); }).find("the table so far: "), std::string::npos);
-  EXPECT_NE(message_of([&] { jobs::tuning_table(measured, "2026-12-24", "{"); }).find("not JSON"), std::string::npos);
+    EXPECT_NE(message_of([&] { program::gpu_of_table(none); }).find("the table so far: "), std::string::npos);
+  EXPECT_NE(message_of([&] { program::tuning_table(measured, "2026-12-24", "{"); }).find("not JSON"),
+            std::string::npos);
 }
 
 // Folders as a test finds them on disk; removed with it.

@@ -3,7 +3,7 @@
 
 #include "choose/choose_gpu.hpp"
 #include "imbrex/error.hpp"
-#include "jobs/measure/measure.hpp"
+#include "program/measure/measure.hpp"
 #include "records/records.hpp"
 
 namespace imbrex {
@@ -11,7 +11,7 @@ namespace {
 
 constexpr Type bf16 = Type::bf16;
 
-jobs::ProductMeasurement measured(std::int64_t m, std::vector<jobs::ProductMeasurement::Way> ways) {
+program::ProductMeasurement measured(std::int64_t m, std::vector<program::ProductMeasurement::Way> ways) {
   return {"Some GPU", m, 4096, 3584, bf16, std::move(ways)};
 }
 
@@ -51,7 +51,7 @@ TEST(ProductRecords, ComeOfWhatIsFasterThanTheFirst) {
       measured(64, {{0, 1, 9e-6}, {9, 1, 6e-6}}),
       measured(128, {{0, 1, 9e-6}, {0, 1, 9.5e-6}}),
   };
-  const records::Records records = parsed(jobs::tuning_table(measurements, "2026-12-24"));
+  const records::Records records = parsed(program::tuning_table(measurements, "2026-12-24"));
   const std::vector<records::ProductRecord> expected{{{16, 4096, 3584, bf16}, 9, 16, 7, 2, 8e-6, 9e-6},
                                                      {{64, 4096, 3584, bf16}, 61, 64, 9, 1, 6e-6, 9e-6}};
   ASSERT_EQ(records.products.size(), expected.size());
@@ -65,28 +65,28 @@ TEST(ProductRecords, TakeThePlaceOfThoseOfTheirProducts) {
   before.products = {{{16, 4096, 3584, bf16}, 9, 16, 5, 1, 1e-6, 2e-6},
                      {{16, 4096, 3584, Type::fp16}, 9, 16, 5, 1, 1e-6, 2e-6}};
   const std::vector slower{measured(16, {{0, 1, 9e-6}, {7, 1, 9e-6}})};
-  const records::Records after = parsed(jobs::tuning_table(slower, "2026-12-24", to_json(before)));
+  const records::Records after = parsed(program::tuning_table(slower, "2026-12-24", to_json(before)));
   ASSERT_EQ(after.products.size(), 1u);
   EXPECT_EQ(after.products[0].product.type, Type::fp16);
   EXPECT_EQ(after.date, "2026-12-24");
   EXPECT_EQ(after.list.size(), 1u);
   EXPECT_EQ(after.all_reduces, before.all_reduces);
   // Tuning something else keeps products.
-  jobs::Measurement gemm;
+  program::Measurement gemm;
   gemm.problem = {Operator::gemm_all_reduce, 128, 32, 64, 4, bf16};
   gemm.gpu = "Some GPU";
   gemm.plans.emplace_back().seconds = 4e-6;
-  EXPECT_EQ(parsed(jobs::tuning_table(std::vector{gemm}, "2026-12-24", to_json(before))).products.size(), 2u);
+  EXPECT_EQ(parsed(program::tuning_table(std::vector{gemm}, "2026-12-24", to_json(before))).products.size(), 2u);
   records::Records other = before;
   other.gpu = "Another GPU";
-  EXPECT_THROW(jobs::tuning_table(slower, "2026-12-24", to_json(other)), Error);
+  EXPECT_THROW(program::tuning_table(slower, "2026-12-24", to_json(other)), Error);
 }
 
 TEST(ProductRecords, OfMoreRowsTellNothingOfThoseMeasuredSince) {
   records::Records before{"Some GPU", "2026-01-01", {}};
   before.products = {{{128, 4096, 3584, bf16}, 65, 128, 7, 1, 9e-6, 14e-6}};
   const std::vector fewer{measured(100, {{0, 1, 9e-6}, {7, 1, 14e-6}})};
-  const records::Records after = parsed(jobs::tuning_table(fewer, "2026-12-24", to_json(before)));
+  const records::Records after = parsed(program::tuning_table(fewer, "2026-12-24", to_json(before)));
   EXPECT_EQ(records::find_product(after.products, {100, 4096, 3584, bf16}), nullptr);
   ASSERT_NE(records::find_product(after.products, {101, 4096, 3584, bf16}), nullptr);
 }

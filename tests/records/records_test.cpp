@@ -8,7 +8,7 @@
 
 #include "execute/cuda/refusal.hpp"
 #include "imbrex/error.hpp"
-#include "jobs/measure/measure.hpp"
+#include "program/measure/measure.hpp"
 #include "records/records.hpp"
 #include "support/random_plan.hpp"
 
@@ -31,15 +31,15 @@ TEST(Records, CoverEveryRowBetweenThoseMeasured) {
 }
 
 TEST(Records, OfAProblemMeasuredOftenAreOneTheFastest) {
-  std::vector<jobs::Measurement> measurements;
+  std::vector<program::Measurement> measurements;
   for (const double seconds : {3e-6, 1e-6, 2e-6}) {
-    jobs::Measurement m;
+    program::Measurement m;
     m.problem = record(64, 32, 0).problem;
     m.gpu = "Some GPU";
     m.plans = {{Strategy::fused, {}, true, {}, seconds}};
     measurements.push_back(m);
   }
-  const records::Records table = records::parse_records(jobs::tuning_table(measurements, "2026-11-21"), "test");
+  const records::Records table = records::parse_records(program::tuning_table(measurements, "2026-11-21"), "test");
   ASSERT_EQ(table.list.size(), 1u);
   EXPECT_EQ(std::pair(table.list[0].m_low, table.list[0].m_high), std::pair(std::int64_t{32}, std::int64_t{128}));
   EXPECT_EQ(table.list[0].seconds, 1e-6);

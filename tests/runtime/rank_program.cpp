@@ -39,7 +39,7 @@
 #include "imbrex/device/memory.hpp"
 #include "imbrex/error.hpp"
 #include "imbrex/imbrex.hpp"
-#include "jobs/run_ranks.hpp"
+#include "program/run_ranks.hpp"
 #include "runtime/bootstrap/nccl_hosts.hpp"
 #include "runtime/calls.hpp"
 #include "runtime/cases.hpp"
@@ -294,7 +294,7 @@ int run(int count, char** words) {
   }
   if (mode == "throw") {
     try {
-      return jobs::run_ranks(size, false, {}, [&](World& world) {
+      return program::run_ranks(size, false, {}, [&](World& world) {
         if (world.rank() == number(words[2])) throw std::runtime_error("the caller's own reason");
         world.barrier();
         return 0;

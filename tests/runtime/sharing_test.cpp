@@ -18,7 +18,7 @@
 #include "imbrex/error.hpp"
 #include "imbrex/ops.hpp"
 #include "imbrex/world.hpp"
-#include "jobs/nccl_environment.hpp"
+#include "program/nccl_environment.hpp"
 #include "runtime/bootstrap/nccl_hosts.hpp"
 #include "runtime/cuda/seats.hpp"
 
@@ -181,7 +181,7 @@ TEST(NcclHosts, RanksThatShareAGpuNeedOneEach) {
                 return 11;
               runtime::expect_own_nccl_hosts(world, "GPU-" + std::to_string(world.rank()));
               if (nccl_environment() != before) return 12;
-              jobs::take_own_nccl_host(world);
+              program::take_own_nccl_host(world);
               runtime::expect_own_nccl_hosts(world, gpu);
               return 0;
             }),
@@ -198,9 +198,9 @@ TEST(NcclHosts, TheProgramsRanksTakeOne) {
               setenv("NCCL_SOCKET_IFNAME", "eth0", 1);
               setenv("NCCL_GRAPH_REGISTER", "1", 1);
               unsetenv("NCCL_NVLS_ENABLE");
-              jobs::set_nccl_environment();
+              program::set_nccl_environment();
               if (value_of("NCCL_NVLS_ENABLE") != "0" || value_of("NCCL_GRAPH_REGISTER") != "1") return 11;
-              jobs::take_own_nccl_host(world);
+              program::take_own_nccl_host(world);
               if (!value_of("NCCL_HOSTID").starts_with("imbrex-")) return 12;
               if (value_of("NCCL_SOCKET_IFNAME") != "eth0" || value_of("NCCL_NET") != "Socket") return 13;
               return value_of("NCCL_IB_DISABLE") == "1" ? 0 : 14;

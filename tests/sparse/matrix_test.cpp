@@ -3,12 +3,12 @@
 
 #include <map>
 
+#include "apps/sparse/generate.hpp"
+#include "apps/sparse/matrix_market.hpp"
+#include "apps/sparse/schedule.hpp"
 #include "imbrex/error.hpp"
-#include "jobs/sparse/generate.hpp"
-#include "jobs/sparse/matrix_market.hpp"
-#include "jobs/sparse/schedule.hpp"
 
-namespace imbrex::jobs::sparse {
+namespace imbrex::apps::sparse {
 namespace {
 
 std::string refusal(const std::function<void()>& call) {
@@ -154,4 +154,4 @@ TEST(Generated, KindsHaveTheirLevels) {
 }
 
 }  // namespace
-}  // namespace imbrex::jobs::sparse
+}  // namespace imbrex::apps::sparse

@@ -6,12 +6,12 @@
 #include <limits>
 #include <random>
 
-#include "jobs/sparse/residual.hpp"
+#include "apps/sparse/residual.hpp"
 #include "sparse/serial.hpp"
 
 namespace imbrex::test {
 
-using namespace jobs::sparse;
+using namespace apps::sparse;
 
 namespace {
 

@@ -3,18 +3,18 @@
 
 #include <string>
 
+#include "apps/sparse/schedule.hpp"
+#include "apps/sparse/solver.hpp"
 #include "imbrex/options.hpp"
 #include "imbrex/world.hpp"
-#include "jobs/sparse/schedule.hpp"
-#include "jobs/sparse/solver.hpp"
 
 namespace imbrex::test {
 
 struct RandomSolve {
   std::uint64_t seed;
-  jobs::sparse::Triangular system;
+  apps::sparse::Triangular system;
   std::int64_t columns = 1;
-  jobs::sparse::Sharing sharing = jobs::sparse::Sharing::contiguous;
+  apps::sparse::Sharing sharing = apps::sparse::Sharing::contiguous;
   std::int64_t block = 0;
   std::uint32_t workers = 1;
   bool exact = false, single = false;
@@ -35,13 +35,13 @@ std::string fault_of(World& world, const RandomSolve& subject, Device device, in
 /// Collective: the analysis of a system that all PEs solve.
 struct Analysed {
   Analysed(World& world, const RandomSolve& subject);
-  jobs::sparse::Shares shares;
-  jobs::sparse::Schedule schedule;
+  apps::sparse::Shares shares;
+  apps::sparse::Schedule schedule;
 };
 
 /// This PE's elements of right-hand sides of all rows.
 template <typename T>
-std::vector<T> own_right(const jobs::sparse::Schedule& schedule, const std::vector<T>& all, std::int64_t columns) {
+std::vector<T> own_right(const apps::sparse::Schedule& schedule, const std::vector<T>& all, std::int64_t columns) {
   std::vector<T> own;
   for (const std::uint32_t row : schedule.rows)
     own.insert(own.end(), all.begin() + row * columns, all.begin() + (row + 1) * columns);

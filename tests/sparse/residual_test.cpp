@@ -3,9 +3,9 @@
 
 #include <limits>
 
-#include "jobs/sparse/residual.hpp"
+#include "apps/sparse/residual.hpp"
 
-namespace imbrex::jobs::sparse {
+namespace imbrex::apps::sparse {
 namespace {
 
 constexpr double inf = std::numeric_limits<double>::infinity();
@@ -46,4 +46,4 @@ TEST(Residual, WhatIsWrongHidesBehindNoOverflow) {
 }
 
 }  // namespace
-}  // namespace imbrex::jobs::sparse
+}  // namespace imbrex::apps::sparse

@@ -6,7 +6,7 @@
 
 namespace imbrex::test {
 
-using namespace jobs::sparse;
+using namespace apps::sparse;
 
 Matrix random_triangular(std::mt19937_64& random, std::int64_t most, bool integers) {
   const auto below = [&](std::int64_t count) {

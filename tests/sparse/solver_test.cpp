@@ -7,12 +7,12 @@
 #include <chrono>
 #include <cstdio>
 
+#include "apps/sparse/generate.hpp"
 #include "imbrex/error.hpp"
-#include "jobs/sparse/generate.hpp"
 #include "sparse/random_solve.hpp"
 #include "support/random_plan.hpp"
 
-namespace imbrex::jobs::sparse {
+namespace imbrex::apps::sparse {
 namespace {
 
 using test::RandomSolve;
@@ -84,4 +84,4 @@ TEST(SparseSolver, ALostPeIsNamed) {
 }
 
 }  // namespace
-}  // namespace imbrex::jobs::sparse
+}  // namespace imbrex::apps::sparse

@@ -17,7 +17,7 @@ TABLE = "docs/dev/architecture.md"
 ROW = re.compile(r"^\| `src/(\w+)` \|", re.M)
 
 NO_CUDA = ["plan", "codec", "machine", "records"]
-CODE_FOLDERS = ["include", "src", "cli", "python", "examples", "tests", "bench"]
+CODE_FOLDERS = ["include", "src", "program", "apps", "cli", "python", "examples", "tests", "bench"]
 CODE = {".cpp", ".hpp", ".cu", ".cuh", ".c", ".h", ".inc"}
 LINES = CODE | {".py", ".cmake", ".sh", ""}
 MAX_LINES = 500
@@ -40,8 +40,8 @@ DOWN_CAST = re.compile(r"\bdynamic_cast\s*<")
 CASTER = "src/runtime/host_world.cpp"  # every World is one class, which its users do not see
 MAKER = re.compile(r"\bmake_(cpu|cuda|world)_executor\s*\(")
 # Measurements of plans, which take an executor's own times. They are to go through operators, too.
-MEASURES = ("src/jobs/measure/", "bench/layouts.cpp", "bench/gathered_a.cpp", "bench/signaled/", "bench/versions/")
-SETTER = "src/jobs/nccl_environment.cpp"  # the program's: the library leaves its user's environment as it is
+MEASURES = ("program/measure/", "bench/layouts.cpp", "bench/gathered_a.cpp", "bench/signaled/", "bench/versions/")
+SETTER = "program/nccl_environment.cpp"  # the program's: the library leaves its user's environment as it is
 
 
 def files(root, folder):
@@ -178,7 +178,7 @@ def check_foreign(root):
             is_pythons = where.parts[0] == "python" or where.parts[:2] in TORCH_FOLDERS
             if not is_pythons and str(where) not in TORCH_PEERS and TORCH.search(text):
                 faults.append(f"{where}: uses torch; torch appears only under python/, {', '.join('/'.join(one) for one in TORCH_FOLDERS)} and in {', '.join(TORCH_PEERS)}")
-            if folder in ("include", "src", "cli", "python", "examples") and path.suffix in CODE:
+            if folder in ("include", "src", "program", "apps", "cli", "python", "examples") and path.suffix in CODE:
                 if str(where) != "src/base/environment.cpp" and GETENV.search(without_comments(text)):
                     faults.append(f"{where}: calls getenv; only src/base/environment.cpp may")
                 if str(where) != SETTER and SETENV.search(without_comments(text)):
@@ -189,14 +189,14 @@ def check_foreign(root):
 def check_casts(root):
     """What the library asks of an object is in its interface."""
     return [f"{path.relative_to(root)}: has a dynamic_cast; only {CASTER} may"
-            for folder in ("include", "src") for path in files(root, folder)
+            for folder in ("include", "src", "program", "apps") for path in files(root, folder)
             if path.suffix in CODE and str(path.relative_to(root)) != CASTER and DOWN_CAST.search(without_comments(text_of(path)))]
 
 
 def check_makers(root):
     """What is run and measured is what users call: an operator."""
     return [f"{path.relative_to(root)}: makes an executor; operators do, and measurements of plans may"
-            for folder in ("src", "cli", "bench") for path in files(root, folder)
+            for folder in ("src", "program", "apps", "cli", "bench") for path in files(root, folder)
             if path.suffix in CODE and not str(path.relative_to(root)).startswith(("src/execute/", "src/ops/", *MEASURES))
             and MAKER.search(without_comments(text_of(path)))]
 
@@ -212,7 +212,7 @@ def check_narrowing(root):
 def check_writers(root):
     """One place makes files, so that all are made safely."""
     return [f"{path.relative_to(root)}: opens a file for writing; only {WRITER} may"
-            for folder in ("include", "src", "cli", "python", "examples", "bench") for path in files(root, folder)
+            for folder in ("include", "src", "program", "apps", "cli", "python", "examples", "bench") for path in files(root, folder)
             if path.suffix in CODE and str(path.relative_to(root)) != WRITER and WRITES.search(without_comments(text_of(path)))]
 
 

@@ -13,7 +13,7 @@ import check_structure
 import check_words
 
 ARROWS = check_structure.ARROWS
-ROOMS = {"base": [], "machine": ["base"], "plan": ["base"], "ops": ["plan", "base"], "jobs": ["ops", "base"]}
+ROOMS = {"base": [], "machine": ["base"], "plan": ["base"], "ops": ["plan", "base"]}
 PUBLIC = {"error.hpp": "base", "plan.hpp": "plan", "ops.hpp": "ops"}
 GOOD = {
     "include/imbrex/error.hpp": "#pragma once\n",
@@ -28,18 +28,18 @@ GOOD = {
     "src/plan/deep/part.cpp": '#include "../plan.hpp"\n',
     "src/plan/plan.hpp": "#pragma once\n",
     "src/ops/ops.hpp": '#include "imbrex/plan.hpp"\n',
-    "src/jobs/run.hpp": '#include "ops/ops.hpp"\n',
+    "program/run.hpp": '#include "ops/ops.hpp"\n',
     "cli/CMakeLists.txt": "add_executable(cli main.cpp)\n",
-    "cli/main.cpp": '#include "imbrex/ops.hpp"\n#include "jobs/run.hpp"\n#include "commands.hpp"\n',
+    "cli/main.cpp": '#include "imbrex/ops.hpp"\n#include "program/run.hpp"\n#include "commands.hpp"\n',
     "cli/commands.hpp": "#pragma once\n",
     "python/torch_ops.py": "import torch\n",
     "scripts/test": "#!/bin/bash\n",
     "docs/protocols.md": "# Protocols\n\n| constant | value | file |\n|---|---|---|\n"
                          "| `copies` | 2 | `include/imbrex/plan.hpp` |\n",
     "docs/dev/architecture.md": "# House\n\n| folder | what |\n|---|---|\n| `src/base` | words |\n| `src/machine` | less |\n"
-                            "| `src/plan` | more |\n| `src/ops` | most |\n| `src/jobs` | all |\n",
+                            "| `src/plan` | more |\n| `src/ops` | most |\n",
     check_words.WORDS: json.dumps([{"say": "L2", "avoid": ["second-level cache"]}, {"say": "the noun", "begins": ["the same for"]}]),
-    ARROWS: json.dumps({"rooms": ROOMS, "users": {"cli": ["jobs"], "python": []}, "public": PUBLIC}),
+    ARROWS: json.dumps({"rooms": ROOMS, "users": {"program": ["ops", "base"], "cli": [], "python": []}, "public": PUBLIC}),
     "README.md": "Run `scripts/test`; see [protocols](docs/protocols.md#protocols) and `src/plan`, not `build/bin/x`.\n"
                  "[outside](https://example.org/x)\n",
 }
@@ -84,21 +84,21 @@ class Checks(unittest.TestCase):
         self.refuse("plan may not include ops", {"include/imbrex/plan.hpp": '#include "imbrex/ops.hpp"\nint copies = 2;\n'})
         self.refuse("cli may include public", {"cli/commands.hpp": '#include "base/check.hpp"\n'})
         self.refuse("cli may include public", {"cli/commands.hpp": '#include "../src/base/check.hpp"\n'})
-        self.refuse("cli may include public headers and jobs only", {"cli/commands.hpp": '#include "ops/ops.hpp"\n'})
-        self.refuse("python may include public headers only", {"python/x.cpp": '#include "jobs/run.hpp"\n',
+        self.refuse("program may include public headers and ops and base only", {"program/commands.hpp": '#include "plan/plan.hpp"\n'})
+        self.refuse("python may include public headers only", {"python/x.cpp": '#include "ops/ops.hpp"\n',
                                                                "python/CMakeLists.txt": "add_library(x x.cpp)\n"})
         self.refuse("in no room of", {"cli/x.hpp": "", "src/plan/plan.hpp": '#include "imbrex/new.hpp"\n'})
         self.refuse("public header in no room", {"include/imbrex/new.hpp": "#pragma once\n"})
         self.refuse("belong in a folder", {"src/loose.hpp": "#pragma once\n"})
 
     def house(self, rooms={}, **changes):
-        return json.dumps({"rooms": {**ROOMS, **rooms}, "users": {"cli": ["jobs"], "python": []}, "public": PUBLIC, **changes})
+        return json.dumps({"rooms": {**ROOMS, **rooms}, "users": {"program": ["ops", "base"], "cli": [], "python": []}, "public": PUBLIC, **changes})
 
     def test_arrows_are_the_data_files(self):
         self.refuse("plan may not include base", {ARROWS: self.house({"plan": []}), "src/plan/plan.cpp": None,
                                                   "src/plan/CMakeLists.txt": "target_sources(imbrex PRIVATE deep/part.cpp)\n"})
         self.refuse("ops may include gone, which is no room", {ARROWS: self.house({"ops": ["plan", "gone", "base"]})})
-        self.refuse("cli may include gone, which is no room", {ARROWS: self.house(users={"cli": ["jobs", "gone"]})})
+        self.refuse("cli may include gone, which is no room", {ARROWS: self.house(users={"cli": ["gone"]})})
         self.refuse("new.hpp does not exist", {ARROWS: self.house(public={**PUBLIC, "new.hpp": "plan"})})
         self.refuse("error.hpp is of gone", {ARROWS: self.house(public={**PUBLIC, "error.hpp": "gone"}),
                                              "src/base/check.hpp": "", "include/imbrex/plan.hpp": "int copies = 2;\n"})
@@ -121,9 +121,9 @@ class Checks(unittest.TestCase):
 
     def test_makers(self):
         made = "const auto executor = make_cuda_executor(world, options);\n"
-        for path in ("src/jobs/run.hpp", "cli/run.hpp", "bench/new.hpp"):
+        for path in ("program/run.hpp", "cli/run.hpp", "bench/new.hpp"):
             self.refuse(f"{path}: makes an executor", {path: made})
-        self.assertEqual(faults_of({"src/ops/x.hpp": made, "src/jobs/x.hpp": "// make_cpu_executor(world)\n"}), [])
+        self.assertEqual(faults_of({"src/ops/x.hpp": made, "program/x.hpp": "// make_cpu_executor(world)\n"}), [])
 
     def test_foreign(self):
         self.refuse("no CUDA header", {"src/plan/plan.hpp": "#include <cuda_runtime.h>\n"})
@@ -135,8 +135,8 @@ class Checks(unittest.TestCase):
         self.refuse("calls getenv", {"cli/main.cpp": 'auto x = std::getenv ("X");\n'})
         for call in ('setenv("X", "1", 0)', 'unsetenv ("X")', "putenv(text)"):
             self.refuse("changes the environment", {"src/plan/plan.cpp": f"int x = {call};\n"})
-        setter = {"src/jobs/nccl_environment.cpp": 'int x = setenv("X", "1", 0);\n'}
-        self.assertEqual(faults_of({**setter, "src/jobs/CMakeLists.txt": "target_sources(imbrex PRIVATE nccl_environment.cpp)\n"}), [])
+        setter = {"program/nccl_environment.cpp": 'int x = setenv("X", "1", 0);\n'}
+        self.assertEqual(faults_of({**setter, "program/CMakeLists.txt": "target_sources(imbrex PRIVATE nccl_environment.cpp)\n"}), [])
 
     def test_narrowing(self):
         self.refuse("base::narrow checks", {"src/plan/plan.hpp": "int f(long x) { return static_cast<int>(x); }\n"})

@@ -4,7 +4,7 @@
 
 #include "base/convert.hpp"
 #include "imbrex/error.hpp"
-#include "jobs/operand_memory.hpp"
+#include "program/operand_memory.hpp"
 
 namespace imbrex::test {
 
@@ -23,11 +23,11 @@ std::string error_of(const std::function<void()>& f) {
   return "";
 }
 
-std::unique_ptr<jobs::OperandSource> seeded_operands(Problem problem, std::uint64_t seed) {
-  jobs::RunRequest request;
+std::unique_ptr<program::OperandSource> seeded_operands(Problem problem, std::uint64_t seed) {
+  program::RunRequest request;
   request.problem = problem;
   request.seed = seed;
-  return jobs::open_operands(request, problem);
+  return program::open_operands(request, problem);
 }
 
 std::vector<std::byte> result_of(World& world, GemmOperator& op, const Problem& problem, std::uint64_t seed) {
@@ -41,14 +41,14 @@ std::vector<std::byte> result_of(World& world, GemmOperator& op, const Problem& 
     else if (info.name == "bias")
       memory.push_back(values->bias(world.rank()));
     else
-      memory.push_back(jobs::with_gaps(info, values->part(info.name == "a", world.rank())));
+      memory.push_back(program::with_gaps(info, values->part(info.name == "a", world.rank())));
     operands.push_back(op.operand(info.name, memory.back().data(), problem.m));
     // What the problem says, the operator says, too.
     if (operands.back().view != info.at(memory.back().data())) throw Error(ErrorCode::unsound, "another view");
   }
   op.run_and_wait(operands);
-  if (!jobs::gaps_are_poison(infos.back(), memory.back())) throw Error(ErrorCode::unsound, "a write between rows");
-  return jobs::without_gaps(infos.back(), memory.back());
+  if (!program::gaps_are_poison(infos.back(), memory.back())) throw Error(ErrorCode::unsound, "a write between rows");
+  return program::without_gaps(infos.back(), memory.back());
 }
 
 OperatorCase::OperatorCase(World& world, Operator op, const GemmShape& shape, const OperatorOptions& options,
@@ -60,7 +60,7 @@ OperatorCase::OperatorCase(World& world, Operator op, const GemmShape& shape, co
   bias_ = operands->bias(world.rank());
   a_scale_ = operands->scales(true, world.rank());
   b_scale_ = operands->scales(false, world.rank());
-  reference_ = jobs::reference_of(op_->plan(), *operands, world.rank(), op_->device());
+  reference_ = program::reference_of(op_->plan(), *operands, world.rank(), op_->device());
 }
 
 std::size_t OperatorCase::out_bytes() const {
@@ -82,7 +82,7 @@ std::vector<Operand> OperatorCase::operands(void* out) const {
 std::string OperatorCase::judge(const std::vector<std::byte>& out) {
   const Type type = output_type(op_->plan().problem.type);
   const Extent extent = op_->shapes().out;
-  const jobs::Comparison c = jobs::compare(reference_, base::floats_of(type, out), type, extent.cols);
+  const program::Comparison c = program::compare(reference_, base::floats_of(type, out), type, extent.cols);
   const std::string_view name = name_of(op_->plan().problem.op);
   if (!(c.worst <= 1))
     return fmt::format("{}: element ({}, {}) is {}, the reference {}", name, c.row, c.col, c.result, c.value);

@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "imbrex/ops.hpp"
-#include "jobs/operands.hpp"
-#include "jobs/reference.hpp"
 #include "ops/gemm_request.hpp"
+#include "program/operands.hpp"
+#include "program/reference.hpp"
 
 namespace imbrex::test {
 
@@ -23,7 +23,7 @@ using imbrex::make_operator;
 using ops::shape_of;
 
 /// Operands from a seed, the same on every rank.
-std::unique_ptr<jobs::OperandSource> seeded_operands(Problem problem, std::uint64_t seed);
+std::unique_ptr<program::OperandSource> seeded_operands(Problem problem, std::uint64_t seed);
 
 /// What the operator of one output gives where its operands, in host memory, lie as the problem says: without what is
 /// between its rows. Operands are those of a seed, with poison between their rows. Throws Error(unsound) if something
@@ -56,7 +56,7 @@ class OperatorCase {
   std::unique_ptr<GemmOperator> op_;
   std::vector<std::byte> a_, b_, bias_, first_;
   std::vector<float> a_scale_, b_scale_;
-  jobs::Reference reference_;
+  program::Reference reference_;
 };
 
 }  // namespace imbrex::test

@@ -8,7 +8,7 @@
 #include <numeric>
 
 #include "base/convert.hpp"
-#include "jobs/all_reduce/rms_norm_reference.hpp"
+#include "program/all_reduce/rms_norm_reference.hpp"
 
 namespace imbrex::test {
 
@@ -121,8 +121,8 @@ std::string fault_of(const PackedCase& c, const PackedResult& result) {
     for (std::size_t i = 0; i < residual.size(); ++i) x[i] += residual[i];
     if (c.residual && elements_of(c.type, x) != result.residual_out) return "residual_out is not the rounded sum";
     if (c.residual) x = floats_of(c.type, result.residual_out);
-    const jobs::Comparison worst =
-        jobs::compare(jobs::norm_reference(x, c.cols, floats_of(c.type, c.weight), c.eps, c.type), got, c.type, c.cols);
+    const program::Comparison worst = program::compare(
+        program::norm_reference(x, c.cols, floats_of(c.type, c.weight), c.eps, c.type), got, c.type, c.cols);
     return worst.worst <= 1 ? std::string() : told(worst.row, worst.col, worst.result, worst.value);
   }
   // The sum and a product are rounded once each, exp and erf are off by two units at most, what they are put into a

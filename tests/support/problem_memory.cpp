@@ -7,8 +7,8 @@
 #include <cstring>
 
 #include "base/convert.hpp"
-#include "jobs/operand_memory.hpp"
 #include "plan/problem.hpp"
+#include "program/operand_memory.hpp"
 
 namespace imbrex::test {
 namespace {
@@ -19,7 +19,7 @@ std::vector<std::byte> bytes_of(const std::vector<float>& values) {
   return bytes;
 }
 
-std::vector<std::byte> input(const OperandInfo& info, const jobs::OperandSource& values, int rank) {
+std::vector<std::byte> input(const OperandInfo& info, const program::OperandSource& values, int rank) {
   if (info.name == "a") return values.part(true, rank);
   if (info.name == "a_scale" || info.name == "b_scale") return bytes_of(values.scales(info.name == "a_scale", rank));
   for (int product = 0; product < max_products; ++product) {
@@ -33,11 +33,11 @@ std::vector<std::byte> input(const OperandInfo& info, const jobs::OperandSource&
 
 float WholeOperands::value_of(float uniform, bool scale) const { return scale ? 1 : std::round(3 * uniform); }
 
-ProblemMemory::ProblemMemory(const Problem& problem, const jobs::OperandSource& values, int rank)
+ProblemMemory::ProblemMemory(const Problem& problem, const program::OperandSource& values, int rank)
     : problem_(problem), values_(values), rank_(rank), infos_(operands_of(problem)) {
   for (const OperandInfo& info : infos_)
     memory_.push_back(info.role == OperandRole::output ? std::vector<std::byte>(info.bytes(), std::byte{0xff})
-                                                       : jobs::with_gaps(info, input(info, values, rank)));
+                                                       : program::with_gaps(info, input(info, values, rank)));
 }
 
 std::vector<Operand> ProblemMemory::operands(const std::function<std::int64_t(std::int64_t rows)>& split) {
@@ -74,12 +74,12 @@ std::string ProblemMemory::judge(const Plan& plan, bool exact, Device device) co
     const OperandInfo& info = infos_[i];
     if (info.role != OperandRole::output) continue;
     const int product = place++;
-    if (!jobs::gaps_are_poison(info, memory_[i])) return fmt::format("a write between the rows of {}", info.name);
-    const jobs::Reference reference = product < plan::count_products(problem_)
-                                          ? jobs::reference_of(plan, values_, rank_, device, product)
-                                          : jobs::gathered_reference(problem_, values_);
-    const std::vector<float> got = base::floats_of(info.type, jobs::without_gaps(info, memory_[i]));
-    const jobs::Comparison c = jobs::compare(reference, got, info.type, info.cols);
+    if (!program::gaps_are_poison(info, memory_[i])) return fmt::format("a write between the rows of {}", info.name);
+    const program::Reference reference = product < plan::count_products(problem_)
+                                             ? program::reference_of(plan, values_, rank_, device, product)
+                                             : program::gathered_reference(problem_, values_);
+    const std::vector<float> got = base::floats_of(info.type, program::without_gaps(info, memory_[i]));
+    const program::Comparison c = program::compare(reference, got, info.type, info.cols);
     if (!(c.worst <= 1))
       return fmt::format("{}: element ({}, {}) is {}, the reference {}", info.name, c.row, c.col, c.result, c.value);
     for (std::size_t e = 0; exact && e < got.size(); ++e)

@@ -7,13 +7,13 @@
 #include <vector>
 
 #include "imbrex/ops.hpp"
-#include "jobs/operands.hpp"
-#include "jobs/reference.hpp"
+#include "program/operands.hpp"
+#include "program/reference.hpp"
 
 namespace imbrex::test {
 
 /// Integers, whose products and their sums are exact in fp32 where K is no more than some thousands.
-class WholeOperands final : public jobs::SeededOperands {
+class WholeOperands final : public program::SeededOperands {
  public:
   using SeededOperands::SeededOperands;
 
@@ -25,7 +25,7 @@ class WholeOperands final : public jobs::SeededOperands {
 class ProblemMemory {
  public:
   /// `values` outlives it.
-  ProblemMemory(const Problem& problem, const jobs::OperandSource& values, int rank);
+  ProblemMemory(const Problem& problem, const program::OperandSource& values, int rank);
 
   const std::vector<OperandInfo>& infos() const { return infos_; }
   const std::vector<std::byte>& bytes(std::size_t i) const { return memory_[i]; }
@@ -46,7 +46,7 @@ class ProblemMemory {
 
  private:
   Problem problem_;
-  const jobs::OperandSource& values_;
+  const program::OperandSource& values_;
   int rank_;
   std::vector<OperandInfo> infos_;
   std::vector<std::vector<std::byte>> memory_;  // by operand

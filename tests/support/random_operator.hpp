@@ -30,7 +30,7 @@ struct RandomOperator {
   }
 
   /// The operands of a call of that problem; those of groups differ.
-  std::unique_ptr<jobs::OperandSource> values(const Problem& of, const World& all, const World& world) const {
+  std::unique_ptr<program::OperandSource> values(const Problem& of, const World& all, const World& world) const {
     const auto seed = static_cast<std::uint64_t>(of.m + 1000 * (all.rank() / world.size()));
     if (exact) return std::make_unique<WholeOperands>(of, seed);
     return seeded_operands(of, seed);

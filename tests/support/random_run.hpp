@@ -6,15 +6,15 @@
 #include <cstdint>
 
 #include "imbrex/advanced/execute.hpp"
-#include "jobs/run.hpp"
+#include "program/run.hpp"
 #include "support/exact_run.hpp"
 #include "support/random_plan.hpp"
 
 namespace imbrex::test {
 
 /// Ranks are threads; the result is within its bounds, and the same bits twice, or the run fails.
-inline jobs::RunRequest verified_run(Random& random, const RandomCase& c) {
-  jobs::RunRequest request;
+inline program::RunRequest verified_run(Random& random, const RandomCase& c) {
+  program::RunRequest request;
   request.problem = c.problem;
   request.strategy = c.strategy;
   request.knobs = c.knobs;
@@ -30,10 +30,10 @@ inline jobs::RunRequest verified_run(Random& random, const RandomCase& c) {
 
 /// Within its bound, and the same bits twice. Returns the largest error over the bound.
 inline double expect_right(Random& random, const RandomCase& c) {
-  const jobs::RunRequest request = verified_run(random, c);
+  const program::RunRequest request = verified_run(random, c);
   SCOPED_TRACE(describe(c));
-  jobs::RunResult result;
-  const int code = run(request, [&](const jobs::RunResult& r) { result = r; });
+  program::RunResult result;
+  const int code = run(request, [&](const program::RunResult& r) { result = r; });
   EXPECT_EQ(code, 0) << result.message;
   EXPECT_TRUE(result.verified);
   return result.max_error_over_bound;

@@ -26,7 +26,7 @@ bool has_extension(Template::Shape shape) {
 
 }  // namespace
 
-Proxy::Proxy(Heap& heap, const RingOptions& options, std::unique_ptr<Wire> wire, std::vector<Port> ports,
+Proxy::Proxy(Heap& heap, const RingTrial& options, std::unique_ptr<Wire> wire, std::vector<Port> ports,
              const std::vector<Template>& table)
     : heap_(heap),
       options_(options),
@@ -137,17 +137,8 @@ bool Proxy::take(std::uint32_t number) {
   }
   if (!decode(number, entry, descriptor, extension)) return false;
 
-  const std::uint64_t order = descriptors_++;
+  ++descriptors_;
   Work& work = lane.work;
-  // Several words, because others may be lost unseen: a get may bring what was there before.
-  if (order >= options_.lose_at && work.count > 0 && work.transfer[0].verb == Verb::put && work.transfer[0].bytes > 8) {
-    work.count = 0;
-    options_.lose_at = none;
-  }
-  if (order >= options_.repeat_at && work.count == 1 && work.transfer[0].verb == Verb::fetch_add) {
-    work.transfer[work.count++] = work.transfer[0];
-    options_.repeat_at = none;
-  }
   if (((lane.taken + slots) & mask) < (lane.taken & mask)) ++laps_;
   lane.taken += slots;
   tell(lane);

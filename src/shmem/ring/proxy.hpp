@@ -48,7 +48,7 @@ class Proxy {
  public:
   /// Serves the ports until it is destroyed. `table` is written behind its back: a number is known to kernels only when
   /// its entry is whole.
-  Proxy(Heap& heap, const RingOptions& options, std::unique_ptr<Wire> wire, std::vector<Port> ports,
+  Proxy(Heap& heap, const RingTrial& options, std::unique_ptr<Wire> wire, std::vector<Port> ports,
         const std::vector<Template>& table);
   ~Proxy();
   Proxy(const Proxy&) = delete;
@@ -97,7 +97,7 @@ class Proxy {
   void pause();
 
   Heap& heap_;
-  RingOptions options_;
+  RingTrial options_;
   std::unique_ptr<Wire> wire_;
   const std::vector<Template>& table_;
   const bool ordered_;

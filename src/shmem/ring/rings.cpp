@@ -10,7 +10,7 @@
 namespace imbrex::shmem::ring {
 namespace {
 
-const RingOptions& validated(const Heap& heap, const RingOptions& options) {
+const RingTrial& validated(const Heap& heap, const RingTrial& options) {
   IMBREX_EXPECTS(options.contexts >= 1 && options.contexts <= 1u << 16, "contexts = {}: there are 1 to 65536",
                  options.contexts);
   IMBREX_EXPECTS(options.slots >= 4 && options.slots <= 1u << 16 && std::has_single_bit(options.slots),
@@ -30,7 +30,7 @@ const RingOptions& validated(const Heap& heap, const RingOptions& options) {
 }
 
 // What lies in the heap, each context's apart from the others'.
-std::size_t heap_bytes(const RingOptions& options) {
+std::size_t heap_bytes(const RingTrial& options) {
   return sizeof(Shared) + options.contexts * (sizeof(Shared) + options.stage_bytes);
 }
 
@@ -75,7 +75,7 @@ std::vector<Template> standard_table(std::size_t own) {
 }  // namespace
 
 struct Rings::Parts {
-  Parts(Heap& its, const RingOptions& options, std::unique_ptr<Wire> wire)
+  Parts(Heap& its, const RingTrial& options, std::unique_ptr<Wire> wire)
       : heap(its),
         exceptions(std::uncaught_exceptions()),
         table(standard_table(validated(its, options).templates)),
@@ -123,8 +123,18 @@ struct Rings::Parts {
   std::optional<Proxy> proxy;
 };
 
-Rings::Rings(Heap& heap, const RingOptions& options, std::unique_ptr<Wire> wire)
-    : parts_(std::make_unique<Parts>(heap, options, std::move(wire))) {}
+Rings::Rings(std::unique_ptr<Parts> parts) : parts_(std::move(parts)) {}
+
+Rings::Rings(Heap& heap, const RingOptions& options)
+    : Rings(std::make_unique<Parts>(heap,
+                                    RingTrial{.contexts = options.contexts,
+                                              .slots = options.slots,
+                                              .stage_bytes = options.stage_bytes,
+                                              .templates = options.templates},
+                                    nullptr)) {}
+
+TrialRings::TrialRings(Heap& heap, const RingTrial& trial, std::unique_ptr<Wire> wire)
+    : Rings(std::make_unique<Parts>(heap, trial, std::move(wire))) {}
 
 Rings::~Rings() {
   if (std::uncaught_exceptions() == parts_->exceptions) try {

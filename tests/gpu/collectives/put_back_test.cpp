@@ -13,7 +13,7 @@
 #include "imbrex/ops.hpp"
 #include "imbrex/packed.hpp"
 #include "imbrex/world.hpp"
-#include "jobs/measure/random_bytes.hpp"
+#include "program/measure/random_bytes.hpp"
 #include "runtime/cuda/check.hpp"
 #include "runtime/cuda/raw_memory.hpp"
 #include "support/packed_case.hpp"
@@ -174,7 +174,7 @@ TEST(GpuPutBack, OfAnOperator) {
       const PackedLayout layout = packed.packed_layout();
       if (layout.device != Device::cuda || layout.cols != 1024) return 1;
       const auto upload = [&](std::int64_t count, std::uint64_t seed) {
-        const std::vector<std::byte> values = jobs::random_bytes(count, type, seed);
+        const std::vector<std::byte> values = program::random_bytes(count, type, seed);
         cuda::RawMemory memory = cuda::raw_memory(values.size());
         cuda::upload(memory.get(), values.data(), values.size());
         return memory;

@@ -19,10 +19,10 @@
 #include "gpu/harness/skips.hpp"
 #include "imbrex/error.hpp"
 #include "imbrex/gpu.hpp"
-#include "jobs/operand_memory.hpp"
-#include "jobs/operands.hpp"
-#include "jobs/reference.hpp"
 #include "plan/problem.hpp"
+#include "program/operand_memory.hpp"
+#include "program/operands.hpp"
+#include "program/reference.hpp"
 #include "runtime/cuda/check.hpp"
 #include "runtime/cuda/device.hpp"
 #include "runtime/cuda/raw_memory.hpp"
@@ -43,9 +43,9 @@ RawMemory to_device(const std::vector<T>& values) {
 
 // Integers, whose sums over 128 of K take less than 14 bits, and powers of two as scales: what Hopper loses of
 // sums of e4m3 is nothing, and one product too many or too few shows.
-class WholeNumbers final : public jobs::SeededOperands {
+class WholeNumbers final : public program::SeededOperands {
  public:
-  explicit WholeNumbers(const Problem& problem) : jobs::SeededOperands(problem, 3) {}
+  explicit WholeNumbers(const Problem& problem) : program::SeededOperands(problem, 3) {}
 
  private:
   float value_of(float uniform, bool scale) const override {
@@ -83,7 +83,7 @@ Outcome together(const RankOutcome* ranks, std::size_t count) {
 // One rank's runs of one plan.
 class RankCase {
  public:
-  RankCase(World& world, Executor& executor, const Plan& plan, const jobs::OperandSource& operands, const GpuCase& c,
+  RankCase(World& world, Executor& executor, const Plan& plan, const program::OperandSource& operands, const GpuCase& c,
            RankOutcome& outcome)
       : world_(world),
         executor_(executor),
@@ -102,11 +102,11 @@ class RankCase {
       more_.push_back({to_device(spread(plan, plan::name_of_b(product), operands.part(false, world.rank(), product))),
                        to_device(operands.bias(world.rank(), product))});
     const Device device = c.whole_numbers ? Device::cpu : Device::cuda;
-    for (const OperandInfo& info : jobs::outputs_of(plan.problem)) {
+    for (const OperandInfo& info : program::outputs_of(plan.problem)) {
       const int place = static_cast<int>(outputs_.size());
       outputs_.push_back({info,
-                          place < products ? jobs::reference_of(plan, operands, world.rank(), device, place)
-                                           : jobs::gathered_reference(plan.problem, operands),
+                          place < products ? program::reference_of(plan, operands, world.rank(), device, place)
+                                           : program::gathered_reference(plan.problem, operands),
                           {}});
     }
   }
@@ -144,13 +144,13 @@ class RankCase {
 
   static std::vector<std::byte> spread(const Plan& plan, std::string_view name, std::vector<std::byte> values) {
     for (const OperandInfo& info : operands_of(plan.problem))
-      if (info.name == name) return jobs::with_gaps(info, std::move(values));
+      if (info.name == name) return program::with_gaps(info, std::move(values));
     return values;
   }
 
   struct Output {
     OperandInfo info;
-    jobs::Reference reference;
+    program::Reference reference;
     std::vector<std::byte> first;  // result
 
     std::size_t count() const { return static_cast<std::size_t>(info.rows * info.cols); }
@@ -181,12 +181,12 @@ class RankCase {
     std::vector<float> values(output.count());
     const Type type = output.info.type;
     IMBREX_CUDA_TRY(cudaMemcpy(got.data(), out, got.size(), cudaMemcpyDeviceToHost));
-    base::to_float(type, jobs::without_gaps(output.info, got).data(), values.data(),
+    base::to_float(type, program::without_gaps(output.info, got).data(), values.data(),
                    static_cast<std::int64_t>(values.size()));
-    jobs::Comparison worst = jobs::compare(output.reference, values, type, output.info.cols);
+    program::Comparison worst = program::compare(output.reference, values, type, output.info.cols);
     if (c_.exact) expect_exact(output, values, worst);
     // Infinitely wrong, too, is a write between the rows; it is told at no element's place.
-    if (!jobs::gaps_are_poison(output.info, got)) worst = {std::numeric_limits<double>::infinity(), -1, -1, 0, 0};
+    if (!program::gaps_are_poison(output.info, got)) worst = {std::numeric_limits<double>::infinity(), -1, -1, 0, 0};
     if (!output.first.empty() && got != output.first) ++outcome_.differing;
     if (output.first.empty()) output.first = got;
     if (worst.worst <= outcome_.worst) return;
@@ -197,7 +197,7 @@ class RankCase {
   }
 
   // The first element that is not the reference's, rounded to the output's type, is infinitely wrong.
-  static void expect_exact(const Output& output, const std::vector<float>& values, jobs::Comparison& worst) {
+  static void expect_exact(const Output& output, const std::vector<float>& values, program::Comparison& worst) {
     const std::vector<double>& exact = output.reference.value;
     std::vector<float> wanted(exact.begin(), exact.end());  // integers below 2^24
     std::vector<std::byte> rounded(output.count() * size_of(output.info.type));
@@ -227,12 +227,12 @@ bool is_refused(const Plan& plan) {
   return !cuda::refusal_of_sharing(plan, ranks_per_gpu(), ranks_are_processes()).empty();
 }
 
-std::unique_ptr<jobs::OperandSource> operands_of_case(const Plan& plan, const GpuCase& c) {
-  jobs::RunRequest request;
+std::unique_ptr<program::OperandSource> operands_of_case(const Plan& plan, const GpuCase& c) {
+  program::RunRequest request;
   Problem problem = request.problem = plan.problem;
   request.seed = c.seed;
   if (c.whole_numbers) return std::make_unique<WholeNumbers>(problem);
-  return jobs::open_operands(request, problem);
+  return program::open_operands(request, problem);
 }
 
 std::vector<Outcome> expect_within(double most, const std::vector<Plan>& plans, const std::vector<GpuCase>& cases) {
@@ -317,7 +317,7 @@ std::vector<Outcome> run_each_on_gpus(const std::vector<Plan>& plans, const std:
           if (world.rank() == 0) std::cout << "skipped: copy engines bring no operands to ranks that share a GPU\n";
           continue;
         }
-        const std::unique_ptr<jobs::OperandSource> operands = operands_of_case(plans[i], cases[i]);
+        const std::unique_ptr<program::OperandSource> operands = operands_of_case(plans[i], cases[i]);
         RankCase rank(world, *executor, plans[i], *operands, cases[i], of_rank(i, world.rank()));
         // References load kernels, which a GPU may not do beside one of another rank that waits for this one.
         if (options.ranks_per_gpu > 1) world.barrier();

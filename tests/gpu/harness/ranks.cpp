@@ -9,13 +9,13 @@
 
 #include "base/fixed_text.hpp"
 #include "imbrex/error.hpp"
-#include "jobs/nccl_environment.hpp"
+#include "program/nccl_environment.hpp"
 
 namespace imbrex::test {
 namespace {
 
 // Before a test uses NCCL, or starts a thread.
-[[maybe_unused]] const bool environment_is_set = (jobs::set_nccl_environment(), true);
+[[maybe_unused]] const bool environment_is_set = (program::set_nccl_environment(), true);
 
 // Messages of the expectations that failed so far, in this process.
 std::vector<std::string> failures() {
@@ -91,7 +91,7 @@ int on_world(int ranks, const WorldOptions& options, const std::function<int(Wor
       expectations.add("rank " + std::to_string(world.rank()) + ": " + all[i]);
   };
   const int code = run_processes(ranks, options, [&](World& world) {
-    if (std::getenv("IMBREX_TEST_RANKS_PER_GPU") != nullptr) jobs::take_own_nccl_host(world);
+    if (std::getenv("IMBREX_TEST_RANKS_PER_GPU") != nullptr) program::take_own_nccl_host(world);
     try {
       const int own = body(world);
       tell(world);

@@ -114,7 +114,7 @@ class Sized {
   }
 
   std::int64_t m_;
-  std::unique_ptr<jobs::OperandSource> values_;
+  std::unique_ptr<program::OperandSource> values_;
   ProblemMemory memory_;
   std::deque<runtime::DeviceMemory> there_;     // by operand
   std::vector<std::vector<std::byte>> wanted_;  // by output

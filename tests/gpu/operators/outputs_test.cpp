@@ -249,10 +249,10 @@ TEST(GpuOutputs, WithGapsBetweenRowsInHostMemory) {
         p.lda = p.k + 8, p.ldb = p.n + 16, p.ldo = p.n + 3;
         const auto op = test::make_operator(world, p.op, test::shape_of(p), options);
         const std::vector<std::byte> got = test::result_of(world, *op, p, 5);
-        const jobs::Reference reference =
-            jobs::reference_of(op->plan(), *test::seeded_operands(p, 5), world.rank(), Device::cuda);
+        const program::Reference reference =
+            program::reference_of(op->plan(), *test::seeded_operands(p, 5), world.rank(), Device::cuda);
         const std::vector<float> values = base::floats_of(output_type(p.type), got);
-        const auto c = jobs::compare(reference, values, output_type(p.type), shapes_of(p).out.cols);
+        const auto c = program::compare(reference, values, output_type(p.type), shapes_of(p).out.cols);
         if (!(c.worst <= 1))
           trouble.add(fmt::format("{} of {} ranks, {}: row {}, column {} is {}, the reference {}: {} times its bound",
                                   name_of(p.op), ranks, name_of(op->plan().strategy), c.row, c.col, c.result, c.value,
@@ -295,8 +295,9 @@ TEST(GpuOutputs, BiasesWithGapsOfAnyKind) {
       for (const Problem& p : problems) {
         const auto op = test::make_operator(world, p.op, test::shape_of(p), options);
         const std::vector<float> values = base::floats_of(output_type(p.type), test::result_of(world, *op, p, 5));
-        const auto reference = jobs::reference_of(op->plan(), *test::seeded_operands(p, 5), world.rank(), Device::cuda);
-        const auto c = jobs::compare(reference, values, output_type(p.type), shapes_of(p).out.cols);
+        const auto reference =
+            program::reference_of(op->plan(), *test::seeded_operands(p, 5), world.rank(), Device::cuda);
+        const auto c = program::compare(reference, values, output_type(p.type), shapes_of(p).out.cols);
         if (!(c.worst <= 1))
           trouble.add(fmt::format("{}: row {}, column {} is {}, the reference {}: {} times its bound",
                                   test::describe({p, op->plan().strategy, {}}), c.row, c.col, c.result, c.value,

@@ -14,9 +14,9 @@
 #include "gpu/harness/gpu_case.hpp"
 #include "gpu/harness/ranks.hpp"
 #include "gpu/harness/stream.hpp"
+#include "imbrex/rings.hpp"
 #include "runtime/cuda/check.hpp"
 #include "shmem/ring/gpu_parts.hpp"
-#include "shmem/ring/rings.hpp"
 #include "support/random_plan.hpp"
 
 namespace imbrex::shmem::test {

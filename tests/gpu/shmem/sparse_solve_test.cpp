@@ -5,16 +5,16 @@
 #include <chrono>
 #include <thread>
 
+#include "apps/sparse/generate.hpp"
 #include "base/cuda_check.hpp"
 #include "gpu/harness/gpu_case.hpp"
 #include "gpu/harness/ranks.hpp"
 #include "gpu/harness/stream.hpp"
 #include "imbrex/error.hpp"
-#include "jobs/sparse/generate.hpp"
 #include "sparse/random_solve.hpp"
 #include "support/random_plan.hpp"
 
-namespace imbrex::jobs::sparse {
+namespace imbrex::apps::sparse {
 namespace {
 
 using test::RandomSolve, test::Trouble;
@@ -144,4 +144,4 @@ TEST(GpuSparseSolve, WaitsPastTheirLimitAreNamed) {
 }
 
 }  // namespace
-}  // namespace imbrex::jobs::sparse
+}  // namespace imbrex::apps::sparse

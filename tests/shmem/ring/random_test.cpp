@@ -12,44 +12,46 @@ namespace {
 constexpr WorldOptions world_options{.heap_bytes = std::size_t{64} << 20, .wait_limit = 60};
 constexpr HeapOptions heap_options{.device = Device::cpu, .bytes = std::size_t{8} << 20};
 
-RingOptions unkind(std::uint64_t seed) {
-  return {.contexts = shmem::test::random_blocks, .slots = 4, .stage_bytes = 64, .seed = seed, .max_pause = 2e-5};
-}
-
 // 0: all is as it must be. What is not, is said.
 template <typename Transport>
-int run(World& world, std::uint64_t seed, std::uint64_t operations, const RingOptions& options, Kindness kindness) {
-  return at_site(world, heap_options, options, kindness, [&](Site& site) {
+int run(World& world, std::uint64_t seed, std::uint64_t operations, Kindness kindness,
+        const std::function<std::unique_ptr<Wire>(std::unique_ptr<Wire>)>& wrap = {}) {
+  const RingTrial unkind{
+      .contexts = shmem::test::random_blocks, .slots = 4, .stage_bytes = 64, .seed = seed, .max_pause = 2e-5};
+  const auto body = [&](Site& site) {
     int faults = shmem::test::count_random_faults<Transport>(site.heap, seed, operations);
     faults += shmem::test::said_as_fault(world, "whether rings went round a hundred times",
                                          site.rings.counts().laps > 100, 1);
     return faults == 0 ? 0 : 1;
-  });
+  };
+  return at_site(world, heap_options, unkind, kindness, body, wrap);
 }
 
 TEST(RingRandom, OperationsAreNeitherLostNorDoubled) {
   const std::uint64_t seed = imbrex::test::seed_from_environment();
   for (int pes = 1; pes <= 4; ++pes)
-    EXPECT_EQ(run_processes(pes, world_options,
-                            [&](World& world) { return run<Ring>(world, seed, 2000, unkind(seed), Kindness::unkind); }),
-              0);
+    EXPECT_EQ(
+        run_processes(pes, world_options, [&](World& world) { return run<Ring>(world, seed, 2000, Kindness::unkind); }),
+        0);
 }
 
 TEST(RingRandom, SoOfContextsThatOneThreadHas) {
   const std::uint64_t seed = imbrex::test::seed_from_environment() + 1;
   for (const auto kindness : {Kindness::kind, Kindness::unkind})
-    EXPECT_EQ(run_threads(3, world_options,
-                          [&](World& world) { return run<OwnRing>(world, seed, 2000, unkind(seed), kindness); }),
+    EXPECT_EQ(run_threads(3, world_options, [&](World& world) { return run<OwnRing>(world, seed, 2000, kindness); }),
               0);
 }
 
 TEST(RingRandom, FindsWhatIsLostOrDoubled) {
   const std::uint64_t seed = imbrex::test::seed_from_environment();
   for (int i = 0; i < 4; ++i) {
-    RingOptions options = unkind(seed);
-    (i % 2 == 0 ? options.lose_at : options.repeat_at) = 200 + static_cast<std::uint64_t>(i) * 150;
+    using enum FaultyWire::Fault;
+    const auto wrap = [&](std::unique_ptr<Wire> wire) {
+      return std::make_unique<FaultyWire>(std::move(wire), i % 2 == 0 ? loses_a_put : repeats_an_addition,
+                                          20 + static_cast<std::uint64_t>(i) * 15);
+    };
     EXPECT_EQ(run_processes(2, world_options,
-                            [&](World& world) { return run<Ring>(world, seed, 1500, options, Kindness::kind); }),
+                            [&](World& world) { return run<Ring>(world, seed, 1500, Kindness::kind, wrap); }),
               1)
         << i;
   }

@@ -13,7 +13,7 @@ namespace {
 
 constexpr WorldOptions world_options{.heap_bytes = std::size_t{64} << 20, .wait_limit = 20};
 constexpr HeapOptions heap_options{.device = Device::cpu, .bytes = std::size_t{4} << 20};
-constexpr RingOptions ring_options{.contexts = 2, .slots = 8};
+constexpr RingTrial ring_options{.contexts = 2, .slots = 8};
 
 // PE 0 is the first to end: the others only end with it.
 void wait_for_the_end(const Handle& handle) {
@@ -31,7 +31,7 @@ IMBREX_KERNEL do_deed(Handle handle, const Deed* deed, std::uint64_t* box) {
 }
 
 // All PEs end, in time, and say `part`.
-void expect_end(const std::string& part, double limit, const RingOptions& options, const Deed& deed,
+void expect_end(const std::string& part, double limit, const RingTrial& options, const Deed& deed,
                 const std::function<std::unique_ptr<Wire>(std::unique_ptr<Wire>)>& wrap = {}) {
   const auto begin = std::chrono::steady_clock::now();
   WorldOptions on_world = world_options;
@@ -40,9 +40,9 @@ void expect_end(const std::string& part, double limit, const RingOptions& option
     Heap heap(world, heap_options);
     std::unique_ptr<Wire> wire = mapped_wire(heap);
     if (wrap && world.rank() == 0) wire = wrap(std::move(wire));
-    RingOptions own = options;
+    RingTrial own = options;
     if (world.rank() != 0) own.stop_at = none;
-    Rings rings(heap, own, std::move(wire));
+    TrialRings rings(heap, own, std::move(wire));
     const auto box = heap.array<std::uint64_t>(64);
     try {
       launch(heap, {}, do_deed, heap.handle(), &deed, box.data());
@@ -181,7 +181,9 @@ std::string said_of(const std::function<void(Heap&)>& call) {
 }
 
 TEST(RingOptions, AreRefusedOutOfRange) {
-  const auto said = [](const RingOptions& options) { return said_of([&](Heap& heap) { Rings rings(heap, options); }); };
+  const auto said = [](const RingTrial& options) {
+    return said_of([&](Heap& heap) { TrialRings rings(heap, options); });
+  };
   EXPECT_NE(said({.slots = 12}).find("slots = 12"), std::string::npos);
   EXPECT_NE(said({.slots = 2}).find("slots = 2"), std::string::npos);
   EXPECT_NE(said({.contexts = 0}).find("contexts = 0"), std::string::npos);
@@ -197,7 +199,7 @@ void expect_fewer_contexts() {
   for (const std::uint32_t of_heap : {1u, 2u, 3u}) {
     const int code = run_threads(1, world_options, [&](World& world) {
       Heap heap(world, {.device = Device::cpu, .bytes = std::size_t{1} << 20, .contexts = of_heap});
-      Rings rings(heap, {.contexts = 2, .slots = 8});
+      TrialRings rings(heap, {.contexts = 2, .slots = 8});
       for (std::uint32_t number = 0; number < 5; ++number)
         EXPECT_EQ(Transport().open(heap.handle(), number), number < std::min(of_heap, 2u))
             << number << " of " << of_heap;
@@ -211,7 +213,7 @@ void expect_fewer_contexts() {
 TEST(RingContexts, HavePointersToNearPesOnly) {
   const int code = run_threads(3, world_options, [&](World& world) {
     Heap heap(world, heap_options);
-    Rings rings(heap, {.contexts = 2, .slots = 8, .far = 0b010});
+    TrialRings rings(heap, {.contexts = 2, .slots = 8, .far = 0b010});
     const auto box = heap.array<std::uint64_t>(1);
     MixedRing context;
     if (!context.open(heap.handle(), 0)) return 1;
@@ -233,7 +235,7 @@ TEST(RingContexts, AreNoMoreThanTheHeapsAndTheRings) {
 TEST(RingTemplates, AreRefusedOutsideOfTheHeap) {
   const auto said = [](const std::function<RegisteredPut(std::byte*)>& made) {
     return said_of([&](Heap& heap) {
-      Rings rings(heap, {.templates = 1});
+      TrialRings rings(heap, {.templates = 1});
       std::byte* own = heap.handle().own;
       rings.add(made(own));
       rings.add(made(own));

@@ -24,7 +24,7 @@ using ring::test::Kindness;
 constexpr WorldOptions world_options{.heap_bytes = std::size_t{64} << 20, .wait_limit = 60};
 constexpr HeapOptions heap_options{.device = Device::cpu, .bytes = std::size_t{16} << 20};
 // Rings go round often.
-constexpr ring::RingOptions ring_options{.contexts = 8, .slots = 8, .seed = 3};
+constexpr ring::RingTrial ring_options{.contexts = 8, .slots = 8, .seed = 3};
 
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
 constexpr std::size_t every = 7;  // they make it slow
@@ -36,7 +36,7 @@ constexpr std::uint64_t litmus_rounds = 1000;
 
 int run(World& world, const std::vector<Case>& cases, Kindness kindness, std::uint64_t far = 0,
         std::size_t step = every) {
-  ring::RingOptions options = ring_options;
+  ring::RingTrial options = ring_options;
   options.far = far;
   return ring::test::at_site(world, heap_options, options, kindness, [&](ring::test::Site& site) {
     Bench bench(site.heap, nullptr);
@@ -94,7 +94,7 @@ class ShmemRingLitmus : public testing::TestWithParam<int> {};
 
 template <typename Transport = Ring>
 int run_one(Litmus what, bool ordered, int pes = 2, std::uint64_t far = 0) {
-  ring::RingOptions options = ring_options;
+  ring::RingTrial options = ring_options;
   options.far = far;
   return run_processes(pes, world_options, [&](World& world) {
     return ring::test::at_site(world, heap_options, options, Kindness::unkind, [&](ring::test::Site& site) {
