@@ -1,7 +1,7 @@
 #include <fmt/format.h>
 
 #include "shmem/memory.hpp"
-#include "shmem/mlx5/words.hpp"
+#include "shmem/nic_words.hpp"
 #include "shmem/ring/words.hpp"
 
 namespace imbrex::shmem {
@@ -30,10 +30,10 @@ std::string fault_words(const device::Fault& fault, int pe, double limit) {
     case FaultKind::context: return fmt::format("{} asked for context {}: there are {}", who, seen, expected);
     case FaultKind::request:
       return fmt::format("{}: the NIC refused request {} to PE {} of its queue for {}: {}", who, seen, other,
-                         mlx5::kind_words(offset), mlx5::syndrome_words(expected));
+                         nic::kind_words(offset), nic::syndrome_words(expected));
     case FaultKind::completion:
       return fmt::format("{} waited longer than {} s for request {} to PE {} of its queue for {}: {} are complete", who,
-                         limit, expected, other, mlx5::kind_words(offset), seen);
+                         limit, expected, other, nic::kind_words(offset), seen);
     case FaultKind::turn:
       return fmt::format("{} waited longer than {} s for its turn at its context's queues", who, limit);
     case FaultKind::ring_full:

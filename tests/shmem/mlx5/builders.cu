@@ -1,6 +1,6 @@
 // One put a kernel, for builders_test.py to read; and a kernel on the whole of the transport.
+#include "apps/nic/transport.hpp"
 #include "imbrex/device/shmem.cuh"
-#include "imbrex/device/shmem/mlx5/transport.hpp"
 #include "shmem/mlx5/builders.hpp"
 
 namespace imbrex::shmem::mlx5::test {

@@ -1,7 +1,7 @@
 // Ways to issue a put, to be compared: in SASS by builders_test.py, in time by issue_bench.cu.
 #pragma once
 
-#include "imbrex/device/shmem/mlx5/queue.hpp"
+#include "apps/nic/queue.hpp"
 
 namespace imbrex::shmem::mlx5::test {
 

@@ -3,8 +3,8 @@
 
 #include <functional>
 
-#include "shmem/mlx5/queues.hpp"
-#include "shmem/mlx5/software_nic.hpp"
+#include "apps/nic/queues.hpp"
+#include "apps/nic/software_nic.hpp"
 
 namespace imbrex::shmem::mlx5::test {
 

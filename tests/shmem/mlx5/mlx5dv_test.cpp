@@ -3,7 +3,7 @@
 
 #include <random>
 
-#include "imbrex/device/shmem/mlx5/queue.hpp"
+#include "apps/nic/queue.hpp"
 #include "support/random_plan.hpp"
 
 #if __has_include(<infiniband/mlx5dv.h>)

@@ -1,4 +1,4 @@
-#include "imbrex/device/shmem/mlx5/transport.hpp"
+#include "apps/nic/transport.hpp"
 #include "shmem/move_cases.hpp"
 
 namespace imbrex::shmem::test {

@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <chrono>
 
+#include "apps/nic/syndromes.hpp"
 #include "shmem/mlx5/fixture.hpp"
-#include "shmem/mlx5/words.hpp"
 
 namespace imbrex::shmem::mlx5::test {
 namespace {

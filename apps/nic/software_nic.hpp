@@ -9,7 +9,7 @@
 #include <thread>
 #include <vector>
 
-#include "shmem/mlx5/queues.hpp"
+#include "apps/nic/queues.hpp"
 
 namespace imbrex::shmem::mlx5 {
 

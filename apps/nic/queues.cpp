@@ -1,8 +1,8 @@
-#include "shmem/mlx5/queues.hpp"
+#include "apps/nic/queues.hpp"
 
 #include <random>
 
-#include "base/check.hpp"
+#include "apps/common/check.hpp"
 
 namespace imbrex::shmem::mlx5 {
 namespace {
@@ -11,17 +11,17 @@ constexpr std::uint32_t first_number = 0x1000;  // of a PE's queues
 
 // 8-byte words of scratch that a context takes.
 std::size_t words_of(const Heap& heap, const QueueOptions& options) {
-  IMBREX_EXPECTS(heap.device() == Device::cpu, "queues for a NIC of software need a heap in memory of hosts");
-  IMBREX_EXPECTS(options.contexts >= 1 && options.contexts <= 1024, "contexts = {}: there are 1 to 1024",
-                 options.contexts);
-  IMBREX_EXPECTS(options.slots >= 2 && options.slots <= most_slots && (options.slots & (options.slots - 1)) == 0,
-                 "slots = {}: a ring has a power of two of them, from 2 to {}", options.slots, most_slots);
-  IMBREX_EXPECTS(options.largest >= 8 && options.largest <= 1u << 30, "largest = {}: a request moves 8 bytes to 1 GiB",
-                 options.largest);
-  IMBREX_EXPECTS(options.stage_bytes >= 64 && options.stage_bytes <= 1u << 20 && options.stage_bytes % 8 == 0 &&
-                     options.stage_bytes <= options.largest,
-                 "stage_bytes = {}: it is a multiple of 8 from 64 to 1 MiB, and {} at most, which a request moves",
-                 options.stage_bytes, options.largest);
+  apps::expect(heap.device() == Device::cpu, "queues for a NIC of software need a heap in memory of hosts");
+  apps::expect(options.contexts >= 1 && options.contexts <= 1024, "contexts = {}: there are 1 to 1024",
+               options.contexts);
+  apps::expect(options.slots >= 2 && options.slots <= most_slots && (options.slots & (options.slots - 1)) == 0,
+               "slots = {}: a ring has a power of two of them, from 2 to {}", options.slots, most_slots);
+  apps::expect(options.largest >= 8 && options.largest <= 1u << 30, "largest = {}: a request moves 8 bytes to 1 GiB",
+               options.largest);
+  apps::expect(options.stage_bytes >= 64 && options.stage_bytes <= 1u << 20 && options.stage_bytes % 8 == 0 &&
+                   options.stage_bytes <= options.largest,
+               "stage_bytes = {}: it is a multiple of 8 from 64 to 1 MiB, and {} at most, which a request moves",
+               options.stage_bytes, options.largest);
   return options.stage_bytes / 8 + std::size_t{options.slots} * static_cast<std::size_t>(heap.pes()) * kinds;
 }
 

@@ -14,7 +14,7 @@
 // largest ring.
 #pragma once
 
-#include "imbrex/device/shmem/mlx5/request.hpp"
+#include "apps/nic/request.hpp"
 #include "imbrex/device/shmem/words.hpp"
 
 namespace imbrex::shmem::mlx5 {

@@ -1,11 +1,11 @@
-#include "shmem/mlx5/memory_keys.hpp"
+#include "apps/nic/memory_keys.hpp"
 
-#include "base/check.hpp"
+#include "apps/common/check.hpp"
 
 namespace imbrex::shmem::mlx5 {
 
 void MemoryKeys::add(std::uint32_t key, std::byte* at, std::uint64_t bytes) {
-  IMBREX_EXPECTS(find(key, 0, 0) == nullptr, "memory key {:#x} is taken", key);
+  apps::expect(find(key, 0, 0) == nullptr, "memory key {:#x} is taken", key);
   regions_.push_back({key, at, bytes});
 }
 

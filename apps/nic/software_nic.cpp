@@ -1,13 +1,29 @@
-#include "shmem/mlx5/software_nic.hpp"
+#include "apps/nic/software_nic.hpp"
 
 #include <chrono>
+#include <cstring>
 
-#include "base/check.hpp"
-#include "shmem/host_copies.hpp"
-#include "shmem/mlx5/words.hpp"
+#include "apps/common/check.hpp"
+#include "apps/nic/syndromes.hpp"
 
 namespace imbrex::shmem::mlx5 {
 namespace {
+
+template <typename Word>
+bool copy_word(std::byte* to, const std::byte* from, std::uint64_t bytes) {
+  const auto both = reinterpret_cast<std::uintptr_t>(to) | reinterpret_cast<std::uintptr_t>(from);
+  if (bytes != sizeof(Word) || both % sizeof(Word) != 0) return false;
+  words::store(reinterpret_cast<Word*>(to), words::load(reinterpret_cast<const Word*>(from)));
+  return true;
+}
+
+// Words of 1 to 8 bytes are written at once, as peers may look at them; else byte by byte.
+void copy_between(std::byte* to, const std::byte* from, std::uint64_t bytes) {
+  if (copy_word<std::uint64_t>(to, from, bytes) || copy_word<std::uint32_t>(to, from, bytes) ||
+      copy_word<std::uint16_t>(to, from, bytes) || copy_word<std::uint8_t>(to, from, bytes))
+    return;
+  std::memcpy(to, from, bytes);
+}
 
 std::uint64_t number_of(const std::uint32_t* words) { return std::uint64_t{be32(words[0])} << 32 | be32(words[1]); }
 
@@ -15,8 +31,8 @@ std::uint64_t number_of(const std::uint32_t* words) { return std::uint64_t{be32(
 
 SoftwareNic::SoftwareNic(Queues& queues, const NicOptions& options)
     : queues_(queues), options_(options), random_(options.seed) {
-  IMBREX_EXPECTS(options.max_delay >= 0 && options.max_delay <= 1, "max_delay = {} s: it must be from 0 to 1",
-                 options.max_delay);
+  apps::expect(options.max_delay >= 0 && options.max_delay <= 1, "max_delay = {} s: it must be from 0 to 1",
+               options.max_delay);
   for (Port& port : queues.ports()) lanes_.push_back({&port});
   thread_ = std::thread([this] { run(); });
 }

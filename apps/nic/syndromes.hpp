@@ -1,8 +1,7 @@
-// Words for what NICs say.
+// What NICs say of requests that fail.
 #pragma once
 
 #include <cstdint>
-#include <string>
 
 namespace imbrex::shmem::mlx5 {
 
@@ -15,11 +14,5 @@ enum : std::uint32_t {
   remote_request_error = 0x12,
   remote_access_error = 0x13
 };
-
-/// "remote access error (syndrome 0x13, vendor 0x0)". `syndrome`: the vendor's in the high half.
-std::string syndrome_words(std::uint64_t syndrome);
-
-/// "reads", for a Kind.
-std::string kind_words(std::uint64_t kind);
 
 }  // namespace imbrex::shmem::mlx5

@@ -15,10 +15,10 @@
 // done by comparing, again and again, the 8 bytes that the word lies in.
 #pragma once
 
+#include "apps/nic/queue.hpp"
 #include "imbrex/device/shmem/handle.hpp"
 #include "imbrex/device/shmem/kernel.hpp"
 #include "imbrex/device/shmem/load_store.hpp"
-#include "imbrex/device/shmem/mlx5/queue.hpp"
 #include "imbrex/device/shmem/operations.hpp"
 #include "imbrex/device/shmem/turns.hpp"
 

@@ -4,9 +4,9 @@
 #include <memory>
 #include <vector>
 
-#include "imbrex/device/shmem/mlx5/transport.hpp"
+#include "apps/nic/memory_keys.hpp"
+#include "apps/nic/transport.hpp"
 #include "imbrex/shmem.hpp"
-#include "shmem/mlx5/memory_keys.hpp"
 
 namespace imbrex::shmem::mlx5 {
 
