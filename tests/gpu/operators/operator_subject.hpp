@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <deque>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -16,6 +17,7 @@
 #include "imbrex/world.hpp"
 #include "runtime/cuda/device_memory.hpp"
 #include "support/operators.hpp"
+#include "support/problem_memory.hpp"
 
 namespace imbrex::test {
 
@@ -100,6 +102,23 @@ inline OperatorOptions options_of(std::optional<Strategy> strategy, Transport tr
   // NOTE: a cluster needs SMs side by side: ranks that are a call ahead, without clusters, may leave none.
   if (ranks_per_gpu() > 1 && options.knobs) options.knobs->cluster = 1;
   return options;
+}
+
+/// One call on copies of the operands, which lie in host memory, as its outputs do afterwards. Ranks that share a GPU
+/// meet before it and behind it.
+inline void call_on_gpu(World& all, GemmOperator& op, std::vector<Operand> operands, ProblemMemory& memory) {
+  std::deque<runtime::DeviceMemory> there;
+  for (std::size_t i = 0; i < operands.size(); ++i) {
+    there.emplace_back(memory.bytes(i).size()).upload(memory.bytes(i).data());
+    operands[i].view.data = there.back().get();
+  }
+  meet_if_sharing(all);
+  op.run_and_wait(operands);
+  for (std::size_t i = 0; i < operands.size(); ++i)
+    if (memory.infos()[i].role == OperandRole::output)
+      IMBREX_CUDA_TRY(
+          cudaMemcpy(memory.bytes(i).data(), there[i].get(), memory.bytes(i).size(), cudaMemcpyDeviceToHost));
+  meet_if_sharing(all);
 }
 
 /// What ranks throw is on standard error.

@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
-#include <deque>
 #include <memory>
 #include <string>
 #include <vector>
@@ -76,21 +75,9 @@ void run_case(World& all, World& world, const RandomOperator& c) {
     plan.problem.m = m;
     const auto values = c.values(plan.problem, all, world);
     test::ProblemMemory memory(plan.problem, *values, world.rank());
-    std::vector<Operand> operands = c.operands(memory);
-    std::deque<runtime::DeviceMemory> there;
-    for (std::size_t i = 0; i < operands.size(); ++i) {
-      there.emplace_back(memory.bytes(i).size()).upload(memory.bytes(i).data());
-      operands[i].view.data = there.back().get();
-    }
-    test::meet_if_sharing(all);
-    op->run_and_wait(operands);
-    for (std::size_t i = 0; i < operands.size(); ++i)
-      if (memory.infos()[i].role == OperandRole::output)
-        IMBREX_CUDA_TRY(
-            cudaMemcpy(memory.bytes(i).data(), there[i].get(), memory.bytes(i).size(), cudaMemcpyDeviceToHost));
+    test::call_on_gpu(all, *op, c.operands(memory), memory);
     if (const std::string wrong = memory.judge(plan, c.exact, Device::cuda); !wrong.empty())
       throw Error(ErrorCode::unsound, fmt::format("M = {}: {}", m, wrong));
-    test::meet_if_sharing(all);
   }
 }
 
