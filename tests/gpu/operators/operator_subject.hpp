@@ -105,7 +105,7 @@ inline OperatorOptions options_of(std::optional<Strategy> strategy, Transport tr
 }
 
 /// One call on copies of the operands, which lie in host memory, as its outputs do afterwards. Ranks that share a GPU
-/// meet before it and behind it.
+/// meet before and after it.
 inline void call_on_gpu(World& all, GemmOperator& op, std::vector<Operand> operands, ProblemMemory& memory) {
   std::deque<runtime::DeviceMemory> there;
   for (std::size_t i = 0; i < operands.size(); ++i) {
