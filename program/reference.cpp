@@ -198,7 +198,7 @@ class CodecError {
   std::int64_t cols_;
 };
 
-std::vector<const Collective*> coded_collectives(const Plan& plan, int rank) {
+std::vector<const Collective*> quantized_collectives(const Plan& plan, int rank) {
   std::vector<const Collective*> list;
   for (const Queue& queue : plan.ranks[static_cast<std::size_t>(rank)].queues)
     for (const Task& task : queue.tasks)
@@ -283,7 +283,7 @@ Reference reference_of(const Plan& plan, const OperandSource& operands, int rank
   Reference ref{std::vector<double>(count), std::vector<double>(count), 0};
   std::vector<double> absolute(count), partials(count), lost(count), partial;
   // Sums through a codec: the contributions of each source, and of their magnitudes.
-  const std::vector<const Collective*> coded = coded_collectives(plan, rank);
+  const std::vector<const Collective*> quantized = quantized_collectives(plan, rank);
   std::vector<std::vector<double>> sent, magnitudes_sent;
   const Type result = output_type(problem.type);
   double underflow = 0;  // what products, or their shares of K, lose that are scaled by A's first
@@ -305,7 +305,7 @@ Reference reference_of(const Plan& plan, const OperandSource& operands, int rank
     const Multiply product{rows, cols, shapes.depth, problem.ranks};
     partial.assign(static_cast<std::size_t>(rows * cols), 0.0);
     product(a, a_row, b, partial.data());
-    if (coded.empty()) {
+    if (quantized.empty()) {
       product(magnitudes(a), a_row, magnitudes(b), absolute.data() + out_row * cols);
     } else {
       std::vector<double>& own = magnitudes_sent.emplace_back(count);
@@ -349,7 +349,7 @@ Reference reference_of(const Plan& plan, const OperandSource& operands, int rank
                u_partial = roundings * way.roundoff,
                g_partial = in_partial_type ? u_partial / (1 - u_partial) : u_partial;
   std::vector<double> coding(count);
-  if (!coded.empty()) {
+  if (!quantized.empty()) {
     std::vector<std::vector<double>> apart = magnitudes_sent;
     for (std::size_t s = 0; s < apart.size(); ++s)
       for (std::size_t i = 0; i < count; ++i) {
@@ -362,10 +362,11 @@ Reference reference_of(const Plan& plan, const OperandSource& operands, int rank
       const Buffer& to = plan.buffers[static_cast<std::size_t>(c->to.buffer)];
       return to.cols == cols && to.rows * to.cols == static_cast<std::int64_t>(count);
     };
-    for (const Collective* c : coded)
+    for (const Collective* c : quantized)
       if (in_place(c)) error.add(*c, coding);
-    const auto packed = std::find_if(coded.begin(), coded.end(), [&](const Collective* c) { return !in_place(c); });
-    if (packed != coded.end()) error.add_of_tiles(**packed, coding);
+    const auto packed =
+        std::find_if(quantized.begin(), quantized.end(), [&](const Collective* c) { return !in_place(c); });
+    if (packed != quantized.end()) error.add_of_tiles(**packed, coding);
     ref.codec_bound = *std::max_element(coding.begin(), coding.end());
   }
   for (std::size_t i = 0; i < count; ++i) {

@@ -51,7 +51,7 @@ GTESTS = (
     ("gpu_embedding_operator_test", 73, 15, "*GivesTheCpusBits*:*AnyBatch*:*Updates*:*TenThousand*"),
     ("gpu_exchange_test", 59, 12, "*"),
     ("gpu_sparse_solve_test", 58, 15, "-*PastTheirLimit*"),
-    ("gpu_coded_all_reduce_test", 45, 40, "-*TenThousand*:*RuleOutMostKeys*"),
+    ("gpu_quantized_all_reduce_test", 45, 40, "-*TenThousand*:*RuleOutMostKeys*"),
     ("gpu_device_memory_test", 44, 3, "-*IsBounded*"),
     ("gpu_put_back_test", 36, 15, "*"),
     ("gpu_rms_norm_test", 35, 60, "-*PastTheirLimit*:*Mistakes*"),

@@ -84,8 +84,8 @@ def of_all_reduce(result: Result) -> Iterator[Row]:
         for way, time in us.items():
             if way != "nccl":
                 # A sum through a codec is beside the exact one, where there is no NCCL.
-                is_coded = way not in ("auto", "one_shot", "two_shot")
-                own = {"exact, auto": us["auto"]} if is_coded and not peers and "auto" in us else None
+                is_quantized = way not in ("auto", "one_shot", "two_shot")
+                own = {"exact, auto": us["auto"]} if is_quantized and not peers and "auto" in us else None
                 what = f"{one['bytes']} bytes"
                 yield beside_own(what, way, time, own) if own else row(what, way, time, peers)
     for one in result.get("rms_norm", []):

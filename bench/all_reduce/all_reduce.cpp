@@ -121,7 +121,7 @@ void add_options(CLI::App& app, BenchOptions& o) {
       ->capture_default_str();
   app.add_option("--codecs", o.codecs, "codecs to measure, too, from 64 KiB on: int8 int4+int8 ...");
   app.add_flag(
-      "--coded", o.coded,
+      "--coded", o.quantized,
       "from 1 MiB on also 8, 6 and 4 bits in groups of 32 and of 128, and rings through int8, flash6 and int4");
   app.add_flag("--ctas-sweep", o.ctas_sweep,
                "also numbers of CTAs, at 1, 8 and 64 MiB: exact, and through int8, flash6 and int4");

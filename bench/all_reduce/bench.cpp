@@ -102,13 +102,13 @@ Contender Bench::exact(const std::string& name, const cuda::ExactKnobs& knobs) {
 }
 
 // Two-shot quantizes every part and every sum; a ring quantizes a partial sum at each hop, and the sum once more.
-Contender Bench::coded(const std::string& name, const std::string& codec, const cuda::CodedKnobs& knobs) {
+Contender Bench::quantized(const std::string& name, const std::string& codec, const cuda::QuantizedKnobs& knobs) {
   const CodecPair pair = parse_codec_pair(codec);
   return {name, Check::bound,
           [this, pair, knobs](const void* in, void* out, std::int64_t count, cudaStream_t stream) {
             collectives_.all_reduce(in, out, count, type_, pair, stream, knobs);
           },
-          knobs.steps == cuda::CodedSteps::ring ? world_.size() : 2};
+          knobs.steps == cuda::QuantizedSteps::ring ? world_.size() : 2};
 }
 
 std::vector<Contender> Bench::wanted(std::vector<Contender> list) const {
@@ -129,10 +129,10 @@ std::vector<Contender> Bench::candidates(std::int64_t bytes) {
   if (options_.sweep) add_sweep(list, bytes);
   if (bytes >= 64 * kib)
     for (const std::string& codec : options_.codecs)
-      add_coded(list, codec, options_.ring || (options_.coded && is_in(ring_codecs, codec)), bytes);
-  if (options_.coded && bytes >= mib)
+      add_quantized(list, codec, options_.ring || (options_.quantized && is_in(ring_codecs, codec)), bytes);
+  if (options_.quantized && bytes >= mib)
     for (const std::string& codec : standard_codecs)
-      if (!is_in(options_.codecs, codec)) add_coded(list, codec, is_in(ring_codecs, codec), bytes);
+      if (!is_in(options_.codecs, codec)) add_quantized(list, codec, is_in(ring_codecs, codec), bytes);
 #ifdef IMBREX_HAVE_LIBRARIES
   if (nccl_ != nullptr)
     list.push_back({"nccl", Check::none, [this](const void* in, void* out, std::int64_t count, cudaStream_t stream) {
@@ -163,27 +163,27 @@ void Bench::add_sweep(std::vector<Contender>& list, std::int64_t bytes) {
             exact(fmt::format("two_shot x{} s{}", batch, slots), {ExactAlgorithm::two_shot, 0, 0, batch, slots}));
 }
 
-void Bench::add_coded(std::vector<Contender>& list, const std::string& codec, bool ring, std::int64_t bytes) {
-  list.push_back(coded(codec, codec, {}));
-  cuda::CodedKnobs around;
-  around.steps = cuda::CodedSteps::ring;
-  if (ring) list.push_back(coded(codec + " ring", codec, around));
+void Bench::add_quantized(std::vector<Contender>& list, const std::string& codec, bool ring, std::int64_t bytes) {
+  list.push_back(quantized(codec, codec, {}));
+  cuda::QuantizedKnobs around;
+  around.steps = cuda::QuantizedSteps::ring;
+  if (ring) list.push_back(quantized(codec + " ring", codec, around));
   if (!options_.sweep) return;
-  const bool packets = cuda::coded_packets_kernel(type_, static_cast<std::uint32_t>(world_.size()),
-                                                  parse_codec_pair(codec), false) != nullptr;
-  for (const cuda::CodedWay way : {cuda::CodedWay::packets, cuda::CodedWay::copies}) {
-    if (way == cuda::CodedWay::packets && (!packets || bytes > cuda::most_packet_vector)) continue;
-    cuda::CodedKnobs knobs;
+  const bool packets = cuda::quantized_packets_kernel(type_, static_cast<std::uint32_t>(world_.size()),
+                                                      parse_codec_pair(codec), false) != nullptr;
+  for (const cuda::QuantizedWay way : {cuda::QuantizedWay::packets, cuda::QuantizedWay::copies}) {
+    if (way == cuda::QuantizedWay::packets && (!packets || bytes > cuda::most_packet_vector)) continue;
+    cuda::QuantizedKnobs knobs;
     knobs.way = way;
-    list.push_back(coded(codec + (way == cuda::CodedWay::packets ? " packets" : " copies"), codec, knobs));
+    list.push_back(quantized(codec + (way == cuda::QuantizedWay::packets ? " packets" : " copies"), codec, knobs));
   }
-  cuda::CodedKnobs once;
-  once.steps = cuda::CodedSteps::one_step;
-  list.push_back(coded(codec + " one step", codec, once));
+  cuda::QuantizedKnobs once;
+  once.steps = cuda::QuantizedSteps::one_shot;
+  list.push_back(quantized(codec + " one step", codec, once));
   if (bytes < mib) return;
   for (const std::uint32_t span : {512u, 1024u, 1536u, 2048u})
     for (const std::uint32_t slots : {4u, 0u})
-      list.push_back(coded(fmt::format("{} span {} s{}", codec, span, slots), codec, {0, span, slots}));
+      list.push_back(quantized(fmt::format("{} span {} s{}", codec, span, slots), codec, {0, span, slots}));
 }
 
 float Bench::reported() {
@@ -267,7 +267,7 @@ void Bench::tell(const std::vector<Contender>& list, const Samples& found, nlohm
     line += fmt::format("  {} {:.2f}", list[i].name, found.microseconds[i]);
   }
   for (const auto& [name, e] : found.errors.items())
-    line += fmt::format("\n{:>10}  {}: coded {} times, at most {:.4f} off (bound {:.4f}), {:.2f} dB", "", name,
+    line += fmt::format("\n{:>10}  {}: quantized {} times, at most {:.4f} off (bound {:.4f}), {:.2f} dB", "", name,
                         e["conversions"].get<int>(), e["largest_error"].get<double>(), e["bound"].get<double>(),
                         e["sqnr_db"].get<double>());
   if (!found.errors.empty()) row["errors"] = found.errors;
@@ -283,7 +283,7 @@ nlohmann::json Bench::measure_ctas(std::int64_t bytes) {
   for (const std::uint32_t ctas : cta_counts) {
     list.push_back(exact(fmt::format("exact/{}", ctas), {cuda::ExactAlgorithm::two_shot, ctas}));
     for (const std::string& codec : ring_codecs)
-      list.push_back(coded(fmt::format("{}/{}", codec, ctas), codec, {ctas}));
+      list.push_back(quantized(fmt::format("{}/{}", codec, ctas), codec, {ctas}));
   }
   list = wanted(std::move(list));
   const Samples found = times(list, bytes, false);

@@ -26,7 +26,7 @@ struct BenchOptions {
   std::int64_t least = 1024, most = std::int64_t{1} << 30;
   std::string type = "bf16", json;
   std::vector<std::string> codecs, only;
-  bool coded = false, ctas_sweep = false, errors = false, ring = false;
+  bool quantized = false, ctas_sweep = false, errors = false, ring = false;
   bool threads = false, sweep = false, nccl = true, serve = false;
   double wait_limit = 10;
   bool rms_norm = false;
@@ -76,9 +76,9 @@ class Bench {
   std::vector<Contender> candidates(std::int64_t bytes);
   std::vector<Contender> wanted(std::vector<Contender> list) const;
   Contender exact(const std::string& name, const cuda::ExactKnobs& knobs);
-  Contender coded(const std::string& name, const std::string& codec, const cuda::CodedKnobs& knobs);
+  Contender quantized(const std::string& name, const std::string& codec, const cuda::QuantizedKnobs& knobs);
   void add_sweep(std::vector<Contender>& list, std::int64_t bytes);
-  void add_coded(std::vector<Contender>& list, const std::string& codec, bool ring, std::int64_t bytes);
+  void add_quantized(std::vector<Contender>& list, const std::string& codec, bool ring, std::int64_t bytes);
 
   struct Samples {
     std::vector<double> microseconds;  // of each candidate; 0 for what failed

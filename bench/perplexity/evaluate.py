@@ -93,8 +93,8 @@ def main(argv):
     rows = []
     for codec in options.codecs:
         for sites in (model.SITES, *((site,) for site in model.SITES)):
-            coded = lambda site, parts: reduced(options.imbrex, codec, parts) if site in sites else exact(parts)
-            more = loss(p, tokens, RANKS, coded) - base
+            quantized = lambda site, parts: reduced(options.imbrex, codec, parts) if site in sites else exact(parts)
+            more = loss(p, tokens, RANKS, quantized) - base
             rows.append({"codec": codec, "sites": list(sites), "perplexity": perplexity(base + more), "nats_more": round(more.mean(), 6),
                          "standard_error": round(more.std(ddof=1) / math.sqrt(len(more)), 6) if len(more) > 1 else None})
             print(json.dumps(rows[-1]), flush=True)

@@ -13,7 +13,7 @@ Json json_of(double seconds) { return std::isfinite(seconds) ? Json(microseconds
 
 Json json_of(const program::AllReduceMeasurement& m) {
   Json times{{"one_shot", json_of(m.one_shot)}, {"two_shot", json_of(m.two_shot)}};
-  for (const auto& [codec, seconds] : m.coded) times[name_of(codec)] = json_of(seconds);
+  for (const auto& [codec, seconds] : m.quantized) times[name_of(codec)] = json_of(seconds);
   return {{"bytes", m.bytes}, {"microseconds", times}};
 }
 
@@ -32,7 +32,7 @@ std::size_t width_of(const std::string& name) { return std::max<std::size_t>(nam
 
 void print_row(const Program& program, const program::AllReduceMeasurement& m) {
   std::string line = fmt::format("{:>12}  {:>8}  {:>8}", m.bytes, text_of(m.one_shot), text_of(m.two_shot));
-  for (const auto& [codec, seconds] : m.coded)
+  for (const auto& [codec, seconds] : m.quantized)
     line += fmt::format("  {:>{}}", text_of(seconds), width_of(name_of(codec)));
   print(program, "{}", line);
 }
@@ -40,7 +40,7 @@ void print_row(const Program& program, const program::AllReduceMeasurement& m) {
 void print_head(const Program& program, const program::AllReduceMeasurement& m) {
   print(program, "all-reduces of {} over {} x {}, microseconds", name_of(m.type), m.ranks, m.gpu);
   std::string line = fmt::format("{:>12}  {:>8}  {:>8}", "bytes", "one_shot", "two_shot");
-  for (const auto& [codec, seconds] : m.coded)
+  for (const auto& [codec, seconds] : m.quantized)
     line += fmt::format("  {:>{}}", name_of(codec), width_of(name_of(codec)));
   print(program, "{}", line);
 }

@@ -27,7 +27,7 @@ struct CardTimes {
   int sms = 0;                                     ///< of one GPU
   std::vector<CardProduct> fitted, held_out;       ///< what constants are fitted to, and what tells how good they are
   std::array<std::vector<CurvePoint>, 4> library;  ///< by Operator: its collective, by a library; 2 ranks and more
-  std::vector<CurvePoint> one_step, two_steps;     ///< all-reduces by Imbrex' own kernels; empty where none run
+  std::vector<CurvePoint> one_shot, two_shot;      ///< all-reduces by Imbrex' own kernels; empty where none run
 };
 
 /// `start` with the constants that the times tell: rates of tiles, clocks under load, memory, curves of collectives,

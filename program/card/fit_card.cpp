@@ -226,10 +226,10 @@ Machine fit_card(const Machine& start, const CardTimes& given) {
     set(&Machine::reduce_scatter, times.library[static_cast<std::size_t>(Operator::gemm_reduce_scatter)]);
     set(&Machine::all_reduce, times.library[static_cast<std::size_t>(Operator::gemm_all_reduce)]);
     set(&Machine::all_to_all, times.library[static_cast<std::size_t>(Operator::gemm_all_to_all)]);
-    set(&Machine::own_one_step, times.one_step);
-    set(&Machine::own_two_steps, times.two_steps);
-    if (times.one_step.empty()) machine.own_one_step = {};
-    if (times.two_steps.empty()) machine.own_two_steps = {};
+    set(&Machine::own_one_step, times.one_shot);
+    set(&Machine::own_two_steps, times.two_shot);
+    if (times.one_shot.empty()) machine.own_one_step = {};
+    if (times.two_shot.empty()) machine.own_two_steps = {};
     for (Constant* one :
          {&machine.egress_bandwidth, &machine.ingress_bandwidth, &machine.copy_bandwidth, &machine.store_bandwidth})
       *one = {rounded(fastest), Provenance::derived, "the fastest collective's bytes a second"};

@@ -137,8 +137,8 @@ int measure_own(int ranks, CardTimes& times) {
     const auto put = [](std::vector<CurvePoint>& points, double wire, double taken) {
       if (taken > 0 && taken < 1e6) points.push_back({wire, taken});
     };
-    put(times.one_step, all * others, seconds[2 * i]);
-    put(times.two_steps, 2 * all * others / ranks, seconds[2 * i + 1]);
+    put(times.one_shot, all * others, seconds[2 * i]);
+    put(times.two_shot, 2 * all * others / ranks, seconds[2 * i + 1]);
   }
   return code;
 }

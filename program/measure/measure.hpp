@@ -93,11 +93,11 @@ struct AllReduceMeasurement {
   Type type = Type::bf16;
   std::int64_t bytes = 0;
   double one_shot = 0, two_shot = 0;  ///< exact
-  struct Coded {
+  struct Quantized {
     CodecPair codec;
     double seconds = 0;
   };
-  std::vector<Coded> coded;  ///< two-shot
+  std::vector<Quantized> quantized;  ///< two-shot
 };
 
 struct AllReduceMeasureRequest {

@@ -27,7 +27,7 @@ void expect_alike(const std::vector<AllReduceMeasurement>& list) {
     IMBREX_EXPECTS(m.gpu == first.gpu && m.ranks == first.ranks && m.type == first.type,
                    "all-reduces of {} on {} x {} among those of {} on {} x {}: a record has one kind", name_of(m.type),
                    m.ranks, m.gpu, name_of(first.type), first.ranks, first.gpu);
-    IMBREX_EXPECTS(std::equal(m.coded.begin(), m.coded.end(), first.coded.begin(), first.coded.end(),
+    IMBREX_EXPECTS(std::equal(m.quantized.begin(), m.quantized.end(), first.quantized.begin(), first.quantized.end(),
                               [](const auto& x, const auto& y) { return x.codec == y.codec; }),
                    "all-reduces of {} bytes: not the codecs of those of {} bytes", m.bytes, first.bytes);
   }
@@ -79,10 +79,10 @@ records::AllReduceRecord record_of(const std::vector<AllReduceMeasurement>& meas
   };
   record.one_shot_below =
       crossing_of([](const auto& m) { return m.one_shot; }, [](const auto& m) { return m.two_shot; });
-  for (std::size_t i = 0; i < first.coded.size(); ++i)
+  for (std::size_t i = 0; i < first.quantized.size(); ++i)
     record.codecs.push_back(
-        {first.coded[i].codec, crossing_of([](const auto& m) { return std::min(m.one_shot, m.two_shot); },
-                                           [i](const auto& m) { return m.coded[i].seconds; })});
+        {first.quantized[i].codec, crossing_of([](const auto& m) { return std::min(m.one_shot, m.two_shot); },
+                                               [i](const auto& m) { return m.quantized[i].seconds; })});
   return record;
 }
 

@@ -17,7 +17,7 @@ struct CollectiveHandle {
   Member member;
   runtime::Calls& calls;
   AnyCollective collective;
-  bool coded = false;
+  bool quantized = false;
 };
 
 CollectiveHandle& collective_of(imbrex_collective* collective) {
@@ -58,7 +58,7 @@ imbrex_status make(imbrex_world* world, imbrex_collective** made, Convert&& conv
     });
     AnyCollective collective = make(own, wanted);
     *made = static_cast<imbrex_collective*>(static_cast<void*>(
-        new CollectiveHandle{Member(object), runtime::calls_of(own), std::move(collective), wanted.coded}));
+        new CollectiveHandle{Member(object), runtime::calls_of(own), std::move(collective), wanted.quantized}));
   });
 }
 
@@ -73,13 +73,13 @@ imbrex_report told(const AllReduceReport& report, bool /*quantized*/) {
           .algorithm = name_of(report.algorithm).data()};  // a literal
 }
 
-imbrex_report told(const ExchangeReport& report, bool coded) {
+imbrex_report told(const ExchangeReport& report, bool quantized) {
   return {.size = 0,
           .largest_error = report.largest_error,
           .non_finite = report.non_finite,
           .groups = report.groups,
           .raw_groups = 0,
-          .exact = coded ? 0 : 1,
+          .exact = quantized ? 0 : 1,
           .reserved = 0,
           .algorithm = nullptr};
 }
@@ -96,7 +96,7 @@ imbrex_status imbrex_all_reduce_make(imbrex_world* world, int64_t max_count, imb
     Type type;
     AllReduceOptions options;
     Device device;
-    bool coded;
+    bool quantized;
   };
   return c::make(
       world, made,
@@ -125,7 +125,7 @@ imbrex_status imbrex_all_reduce_rms_norm_make(imbrex_world* world, int64_t max_r
     Type type;
     AllReduceRmsNormOptions options;
     Device device;
-    bool coded = false;
+    bool quantized = false;
   };
   return c::make(
       world, made,
@@ -150,7 +150,7 @@ imbrex_status imbrex_exchange_make(imbrex_world* world, imbrex_exchange_kind kin
     Type type;
     ExchangeOptions options;
     Device device;
-    bool coded;
+    bool quantized;
   };
   return c::make(
       world, made,
@@ -193,7 +193,7 @@ imbrex_status imbrex_collective_report(imbrex_collective* collective, imbrex_rep
                                throw Error(ErrorCode::invalid_input,
                                            "an all-reduce with RMSNorm is exact, and has no report");
                              else
-                               return c::told(own->report(), object.coded);
+                               return c::told(own->report(), object.quantized);
                            },
                            object.collective),
                        c::first_report, "imbrex_report");

@@ -122,8 +122,9 @@ double seconds_in_chunks(const Problem& problem, const Knobs& knobs, int chunks,
   double collective = 0;
   if (problem.ranks > 1) {
     if (knobs.codec)
-      collective = machine::coded_seconds(machine, problem.op == Operator::gemm_reduce_scatter, bytes / chunks,
-                                          bytes / chunks * plan::shortening(*knobs.codec, output_type(problem.type)));
+      collective =
+          machine::quantized_seconds(machine, problem.op == Operator::gemm_reduce_scatter, bytes / chunks,
+                                     bytes / chunks * plan::shortening(*knobs.codec, output_type(problem.type)));
     else
       collective = machine::collective_seconds(machine, curve_of(problem.op), own, problem.ranks, bytes / chunks);
     if (!own) collective += seconds_of_scales(problem, machine) / chunks;

@@ -153,8 +153,8 @@ GroupCosts signaled_costs(const Problem& problem, const Knobs& knobs, const Mach
   costs.collective = [problem, knobs, units, bytes, gate, scales, &machine](std::int64_t first, std::int64_t count) {
     const double part = bytes * units.share(first, count);
     if (knobs.codec) {
-      return gate + machine::coded_seconds(machine, problem.op == Operator::gemm_reduce_scatter, part,
-                                           part * plan::shortening(*knobs.codec, output_type(problem.type)));
+      return gate + machine::quantized_seconds(machine, problem.op == Operator::gemm_reduce_scatter, part,
+                                               part * plan::shortening(*knobs.codec, output_type(problem.type)));
     }
     const auto seconds = [&](double moved) {
       return machine::collective_seconds(machine, curve_of(problem.op), knobs.transport == Transport::store,

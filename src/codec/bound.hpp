@@ -51,13 +51,13 @@ IMBREX_CODEC float part_allowance(float tolerance, int shares) {
 /// What it leaves to coding the sums, given the parts' errors.
 IMBREX_CODEC float sum_allowance(float tolerance, float errors) { return product(tolerance, 1.0f - 0x1p-13f) - errors; }
 
-/// Whether coding a rank's values in [low, high], both finite, or with `two_steps` sums of which they are the largest
+/// Whether coding a rank's values in [low, high], both finite, or with `two_shot` sums of which they are the largest
 /// part, could cost more than is allowed to each.
-IMBREX_CODEC bool exceeds(const CodecPair& pair, const Range& range, int ranks, bool two_steps, float allowed,
-                          float low, float high) {
+IMBREX_CODEC bool exceeds(const CodecPair& pair, const Range& range, int ranks, bool two_shot, float allowed, float low,
+                          float high) {
   const float error = error_within(pair.reduce_scatter, low, high);
   if (error > allowed) return true;
-  if (!two_steps) return false;
+  if (!two_shot) return false;
   const float magnitude = larger(float_of(bits_of(low) & magnitude_mask), float_of(bits_of(high) & magnitude_mask));
   // Every sum lies within the ranks' number times the largest part, whose rank is the one that votes.
   const float sum = product(product(static_cast<float>(ranks), magnitude + error), 1.0001f);
@@ -66,8 +66,8 @@ IMBREX_CODEC bool exceeds(const CodecPair& pair, const Range& range, int ranks, 
 
 /// Largest possible |output - exact sum| of values whose sums were sent as codes of `group`, or raw as elements of at
 /// most `magnitude`.
-IMBREX_CODEC float coded_output_error(const Bound& bound, int ranks, Type type, const Codec& codec, const Range& range,
-                                      const Group& group) {
+IMBREX_CODEC float quantized_output_error(const Bound& bound, int ranks, Type type, const Codec& codec,
+                                          const Range& range, const Group& group) {
   return raised(sum_error(bound, ranks) + error_of(codec, group) +
                 rounding_error(type, smaller(magnitude_of(codec, group), range.largest)));
 }

@@ -113,20 +113,20 @@ void agree(World& world, std::int64_t max_count, Type type, const AllReduceOptio
   });
 }
 
-bool coded(const AllReduceOptions& options, std::int64_t count, Type type, const Sizes& sizes) {
+bool quantized(const AllReduceOptions& options, std::int64_t count, Type type, const Sizes& sizes) {
   if (!options.codec) return false;
   const std::int64_t least = options.exact_below == exact_below_measured ? sizes.exact_below : options.exact_below;
   return count * static_cast<std::int64_t>(size_of(type)) >= least;
 }
 
 AllReduceAlgorithm choose(const AllReduceOptions& options, std::int64_t count, Type type, const Sizes& sizes) {
-  if (options.algorithm == AllReduceAlgorithm::ring && !coded(options, count, type, sizes))
+  if (options.algorithm == AllReduceAlgorithm::ring && !quantized(options, count, type, sizes))
     return AllReduceAlgorithm::two_shot;
   if (options.algorithm != AllReduceAlgorithm::automatic) return options.algorithm;
   // Through a codec, one-shot costs more as soon as it sends more than its waits take (measured on two H200s).
-  constexpr std::int64_t most_coded = 256 << 10;
+  constexpr std::int64_t most_quantized = 256 << 10;
   const std::int64_t most =
-      coded(options, count, type, sizes) ? std::min(sizes.one_shot_bytes, most_coded) : sizes.one_shot_bytes;
+      quantized(options, count, type, sizes) ? std::min(sizes.one_shot_bytes, most_quantized) : sizes.one_shot_bytes;
   const bool small = count * static_cast<std::int64_t>(size_of(type)) <= most;
   return small && !options.batch_invariant ? AllReduceAlgorithm::one_shot : AllReduceAlgorithm::two_shot;
 }

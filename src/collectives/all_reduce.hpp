@@ -41,7 +41,7 @@ struct Sizes {
 };
 
 /// Whether `count` elements go through the codec.
-bool coded(const AllReduceOptions& options, std::int64_t count, Type type, const Sizes& sizes);
+bool quantized(const AllReduceOptions& options, std::int64_t count, Type type, const Sizes& sizes);
 
 /// The algorithm of a call of `count` elements.
 AllReduceAlgorithm choose(const AllReduceOptions& options, std::int64_t count, Type type, const Sizes& sizes);

@@ -22,11 +22,11 @@ void check_shapes(const Tables& tables, const Bags& bags) {
                    "table {}: dim = {}: it must be a multiple of 4 from {} to {}", t, table.dim, least_dim, most_dim);
     IMBREX_EXPECTS(table.count >= 0 && table.count <= most_rows, "table {}: {} rows: from 0 to {}", t, table.count,
                    most_rows);
-    const bool coded = tables.type == TableRows::int8;
-    const std::int64_t used = coded ? table.scale + 8 : table.dim * size_of(tables.type);
+    const bool quantized = tables.type == TableRows::int8;
+    const std::int64_t used = quantized ? table.scale + 8 : table.dim * size_of(tables.type);
     IMBREX_EXPECTS(table.pitch >= used && table.pitch % four == 0 && table.pitch <= 0x7fffffff,
                    "table {}: rows {} bytes apart: a multiple of {} from {} on", t, table.pitch, four, used);
-    IMBREX_EXPECTS(!coded || (table.scale >= table.dim && table.scale % 4 == 0),
+    IMBREX_EXPECTS(!quantized || (table.scale >= table.dim && table.scale % 4 == 0),
                    "table {}: the scale {} bytes behind its row's first column: a multiple of 4 from {} on", t,
                    table.scale, table.dim);
     IMBREX_EXPECTS(table.column >= 0 && table.column % 4 == 0, "table {}: column = {}: it must be a multiple of 4", t,

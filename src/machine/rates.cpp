@@ -39,7 +39,7 @@ double collective_seconds(const Machine& machine, Curve Machine::*library, bool 
   return std::min(seconds_of(one, wire_bytes * ranks / 2), seconds_of(two, wire_bytes));
 }
 
-double coded_seconds(const Machine& machine, bool reduces_only, double wire_bytes, double code_bytes) {
+double quantized_seconds(const Machine& machine, bool reduces_only, double wire_bytes, double code_bytes) {
   const Curve& curve = !machine.own_coded.points.empty()       ? machine.own_coded
                        : !machine.own_two_steps.points.empty() ? machine.own_two_steps
                                                                : machine.all_reduce;

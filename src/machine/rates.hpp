@@ -25,7 +25,7 @@ double collective_seconds(const Machine& machine, Curve Machine::*library, bool 
 /// Seconds of an all-reduce through a codec that puts `code_bytes` on each rank's wire in place of `wire_bytes`;
 /// `reduces_only`: of a reduce-scatter, the first of its two phases, which is taken for half of an all-reduce of twice
 /// the bytes.
-double coded_seconds(const Machine& machine, bool reduces_only, double wire_bytes, double code_bytes);
+double quantized_seconds(const Machine& machine, bool reduces_only, double wire_bytes, double code_bytes);
 
 /// Seconds that the device takes for each of many rows of so many bytes, here and there in memory, where its SMs load
 /// as much as they can. A machine without a curve streams them.

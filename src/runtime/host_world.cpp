@@ -88,7 +88,7 @@ std::shared_ptr<Segment> Segment::attach(FileDescriptor control_file, FileDescri
 }
 
 HostWorld::HostWorld(std::shared_ptr<Segment> segment, int rank, const WorldOptions& options, Kind kind,
-                     std::vector<FileDescriptor> lines, std::unique_ptr<Links> links)
+                     std::vector<FileDescriptor> lines, std::unique_ptr<HostLinks> links)
     : segment_(std::move(segment)),
       rank_(rank),
       pid_(getpid()),
@@ -146,7 +146,7 @@ void put_word(World& world, int rank, std::size_t offset, std::uint64_t value) {
 }
 
 std::string own_address(World& world) {
-  const Links* const links = host_world(world).links();
+  const HostLinks* const links = host_world(world).links();
   return links ? links->own_address() : "127.0.0.1";
 }
 

@@ -12,7 +12,7 @@
 #include "runtime/calls.hpp"
 #include "runtime/control.hpp"
 #include "runtime/heap.hpp"
-#include "runtime/hosts/links.hpp"
+#include "runtime/hosts/host_links.hpp"
 #include "runtime/memory.hpp"
 #include "runtime/watcher.hpp"
 
@@ -38,7 +38,7 @@ class HostWorld final : public World {
   /// `kind` processes: all pids are in the control block; the end of a peer process is noticed from here on. `lines`:
   /// see Watcher. `links`: to the ranks on other hosts, where there are any.
   HostWorld(std::shared_ptr<Segment> segment, int rank, const WorldOptions& options, Kind kind,
-            std::vector<FileDescriptor> lines = {}, std::unique_ptr<Links> links = nullptr);
+            std::vector<FileDescriptor> lines = {}, std::unique_ptr<HostLinks> links = nullptr);
   ~HostWorld() override;
 
   int rank() const override { return rank_; }
@@ -65,7 +65,7 @@ class HostWorld final : public World {
   std::shared_ptr<void>& attachment() { return attachment_; }
   std::shared_ptr<void>& stream_order() { return stream_order_; }
   std::shared_ptr<void>& collectives() { return collectives_; }
-  Links* links() { return links_.get(); }
+  HostLinks* links() { return links_.get(); }
   /// Prints that those ranks have not come to `what`: see tell_late.
   void tell_late(const std::vector<int>& late, std::string_view what) noexcept;
 
@@ -80,7 +80,7 @@ class HostWorld final : public World {
   int pid_;
   int exceptions_;  // in flight when the world was made
   WorldOptions options_;
-  std::unique_ptr<Links> links_;  // before what uses it
+  std::unique_ptr<HostLinks> links_;  // before what uses it
   Control control_;
   Calls calls_;
   std::mutex told_lock_;

@@ -55,10 +55,10 @@ TEST(Candidates, KnobsOfSeveralHostsOrACodecLeaveFusedPlansOut) {
     return found;
   };
   EXPECT_TRUE(strategies({}).contains(Strategy::fused));
-  Knobs hosts, coded;
+  Knobs hosts, quantized;
   hosts.nodes = 2;
-  coded.codec = parse_codec_pair("int8");
-  for (const Knobs& knobs : {hosts, coded}) {
+  quantized.codec = parse_codec_pair("int8");
+  for (const Knobs& knobs : {hosts, quantized}) {
     const std::set<Strategy> found = strategies(knobs);
     EXPECT_FALSE(found.contains(Strategy::fused));
     EXPECT_TRUE(found.contains(Strategy::sequential) && found.contains(Strategy::decomposed));

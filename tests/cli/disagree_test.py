@@ -199,20 +199,20 @@ class Disagree(Case):
 
     def test_all_reduce(self):
         job = ["all_reduce", "--m", 8, "--n", 64]
-        coded = [*job, "--codec", "int8"]
-        tolerant = [*coded, "--tolerance", 0.5]
+        quantized = [*job, "--codec", "int8"]
+        tolerant = [*quantized, "--tolerance", 0.5]
         for usual, odd, field, value, other in (
                 (job, ["all_reduce", "--m", 16, "--n", 64], "m", 16, 8),
                 (job, ["all_reduce", "--m", 8, "--n", 32], "n", 32, 64),
                 (job, [*job, "--type", "fp32"], "type", "fp32", "bf16"),
-                (job, coded, "codec", "int8", "exact"),
-                (coded, [*job, "--codec", "int4+int8"], "codec", "int4+int8", "int8"),
-                (coded, [*job, "--codec", "int8-g64"], "codec", "int8-g64", "int8"),
+                (job, quantized, "codec", "int8", "exact"),
+                (quantized, [*job, "--codec", "int4+int8"], "codec", "int4+int8", "int8"),
+                (quantized, [*job, "--codec", "int8-g64"], "codec", "int8-g64", "int8"),
                 (job, [*job, "--algorithm", "two_shot"], "algorithm", "two_shot", "auto"),
-                (coded, tolerant, "tolerance", 0.5, "none"),
-                (tolerant, [*coded, "--tolerance", 0.25], "tolerance", 0.25, 0.5),
+                (quantized, tolerant, "tolerance", 0.5, "none"),
+                (tolerant, [*quantized, "--tolerance", 0.25], "tolerance", 0.25, 0.5),
                 (tolerant, [*tolerant, "--whole-call"], "whole_call", "true", "false"),
-                (coded, [*coded, "--exact-below", 512], "exact_below", 512, 0),
+                (quantized, [*quantized, "--exact-below", 512], "exact_below", 512, 0),
                 (job, [*job, "--batch-invariant"], "batch_invariant", "true", "false"),
                 (job, [*job, "--rms-norm"], "rms_norm", "true", "false"),
                 (job, [*job, "--seed", 5], "tensors", "random by seed 5", "random by seed 0"),

@@ -19,21 +19,22 @@ namespace {
 
 using test::in_type;
 
-struct Coded {
+struct Quantized {
   std::vector<float> values;
   std::vector<GroupRecord> records;
   std::int64_t raw_groups = 0;
 };
 
-Coded through(const ChunkFormat& format, const std::vector<float>& values, std::span<const float> allowed = {}) {
+Quantized through(const ChunkFormat& format, const std::vector<float>& values, std::span<const float> allowed = {}) {
   const auto count = static_cast<std::int64_t>(values.size());
   const ChunkLayout layout = format.layout(count);
   std::vector<std::byte> wire(static_cast<std::size_t>(layout.bytes) + 1, std::byte{0xa5});
-  Coded coded{std::vector<float>(values.size()), std::vector<GroupRecord>(static_cast<std::size_t>(layout.groups)), 0};
-  coded.raw_groups = encode_chunk(format, values.data(), count, allowed, wire.data());
+  Quantized quantized{std::vector<float>(values.size()),
+                      std::vector<GroupRecord>(static_cast<std::size_t>(layout.groups)), 0};
+  quantized.raw_groups = encode_chunk(format, values.data(), count, allowed, wire.data());
   EXPECT_EQ(wire.back(), std::byte{0xa5});
-  decode_chunk(format, wire.data(), count, coded.values.data(), coded.records.data());
-  return coded;
+  decode_chunk(format, wire.data(), count, quantized.values.data(), quantized.records.data());
+  return quantized;
 }
 
 TEST(Chunk, NoErrorIsBeyondTheBoundAndTheBoundIsTight) {
@@ -45,12 +46,12 @@ TEST(Chunk, NoErrorIsBeyondTheBoundAndTheBoundIsTight) {
       std::mt19937_64 random(seed + static_cast<std::uint64_t>(i));
       const Type type = static_cast<Type>(i % 3);
       const std::vector<float> values = test::random_values(random, type, 1 + random() % 700);
-      const Coded coded = through({codec, type}, values);
+      const Quantized quantized = through({codec, type}, values);
       for (std::size_t j = 0; j < values.size(); ++j) {
-        const GroupRecord& record = coded.records[j / static_cast<std::size_t>(codec.group)];
-        const double error = std::fabs(static_cast<double>(coded.values[j]) - static_cast<double>(values[j]));
+        const GroupRecord& record = quantized.records[j / static_cast<std::size_t>(codec.group)];
+        const double error = std::fabs(static_cast<double>(quantized.values[j]) - static_cast<double>(values[j]));
         ASSERT_LE(error, static_cast<double>(record.error)) << "case " << i << ", element " << j << ": " << values[j];
-        ASSERT_LE(std::fabs(coded.values[j]), record.magnitude);
+        ASSERT_LE(std::fabs(quantized.values[j]), record.magnitude);
         worst = std::max(worst, error / static_cast<double>(record.error));
       }
     }
@@ -82,10 +83,10 @@ TEST(Chunk, TheBoundHoldsBesideTheMiddleOfTwoCodes) {
         for (auto ulps = random() % 3; ulps > 0; --ulps) value = std::nextafter(value, random() % 2 == 0 ? low : high);
         values[j] = std::min(value, high);
       }
-      const Coded coded = through({codec, Type::fp32}, values);
+      const Quantized quantized = through({codec, Type::fp32}, values);
       for (std::size_t j = 0; j < values.size(); ++j) {
-        const double error = std::fabs(static_cast<double>(coded.values[j]) - static_cast<double>(values[j]));
-        ASSERT_LE(error, static_cast<double>(coded.records[0].error)) << values[j] << " of " << high;
+        const double error = std::fabs(static_cast<double>(quantized.values[j]) - static_cast<double>(values[j]));
+        ASSERT_LE(error, static_cast<double>(quantized.records[0].error)) << values[j] << " of " << high;
         worst = std::max(worst, error / (half * static_cast<double>(group.step)));
       }
     }
@@ -104,9 +105,9 @@ TEST(Chunk, TheBoundOfARangeHoldsForAnyValuesInIt) {
       std::vector<float> values = test::random_values(random, Type::fp32, static_cast<std::size_t>(codec.group));
       const auto [low, high] = std::minmax_element(values.begin(), values.end());
       const float bound = error_bound(codec, *low, *high);
-      const Coded coded = through({codec, Type::fp32}, values);
+      const Quantized quantized = through({codec, Type::fp32}, values);
       for (std::size_t j = 0; j < values.size(); ++j)
-        ASSERT_LE(std::fabs(static_cast<double>(coded.values[j]) - static_cast<double>(values[j])),
+        ASSERT_LE(std::fabs(static_cast<double>(quantized.values[j]) - static_cast<double>(values[j])),
                   static_cast<double>(bound))
             << name_of(codec);
     }
@@ -122,9 +123,9 @@ TEST(Chunk, ZerosTinyAndAlikeGroups) {
       std::vector<float> values(static_cast<std::size_t>(codec.group));
       for (std::size_t i = 0; i < values.size(); ++i)
         values[i] = in_type(Type::bf16, scale * (1 - static_cast<float>(i) / static_cast<float>(values.size())));
-      const Coded coded = through({codec, Type::bf16}, values);
+      const Quantized quantized = through({codec, Type::bf16}, values);
       const double bits = static_cast<double>(code_bits(codec.format));
-      EXPECT_NEAR(static_cast<double>(coded.values[0] / scale), 1,
+      EXPECT_NEAR(static_cast<double>(quantized.values[0] / scale), 1,
                   codec.format == CodeFormat::fp8 ? 0.07 : 4 * std::exp2(-bits));
     }
     if (!codec.asymmetric) continue;
@@ -149,19 +150,19 @@ TEST(Chunk, NotFiniteValuesComeBackWhereTheyWere) {
         values[3 * group] = infinity;
         values[3 * group + 1] = -infinity;
         values[5 * group + 2] = nan;  // the last, which fills up the last group
-        const Coded coded = through({codec, type, slots}, values);
-        EXPECT_EQ(coded.raw_groups, slots ? 5 : 0);
+        const Quantized quantized = through({codec, type, slots}, values);
+        EXPECT_EQ(quantized.raw_groups, slots ? 5 : 0);
         for (std::size_t i = 0; i < values.size(); ++i) {
           if (std::isnan(values[i])) {
-            ASSERT_TRUE(std::isnan(coded.values[i])) << i;
+            ASSERT_TRUE(std::isnan(quantized.values[i])) << i;
             continue;
           }
           if (std::isinf(values[i]) || (slots && i / group != 4)) {
-            ASSERT_EQ(coded.values[i], values[i]) << i;
+            ASSERT_EQ(quantized.values[i], values[i]) << i;
             continue;
           }
-          const float error = coded.records[i / group].error;
-          ASSERT_LE(std::fabs(static_cast<double>(coded.values[i]) - static_cast<double>(values[i])),
+          const float error = quantized.records[i / group].error;
+          ASSERT_LE(std::fabs(static_cast<double>(quantized.values[i]) - static_cast<double>(values[i])),
                     static_cast<double>(error));
           // Finite neighbours keep a step of their own: one of about two codes fewer, or up to four times that for
           // E8M0.
@@ -177,7 +178,7 @@ TEST(Chunk, NotFiniteValuesComeBackWhereTheyWere) {
 TEST(Chunk, SumsThatOverflowTheTypeAreInfinite) {
   const float infinity = HUGE_VALF;
   for (const Codec& codec : test::all_codecs()) {
-    const Coded half = through({codec, Type::fp16}, {65519.0f, -65520.0f, 70000.0f, 1.0f});
+    const Quantized half = through({codec, Type::fp16}, {65519.0f, -65520.0f, 70000.0f, 1.0f});
     EXPECT_EQ(half.values[1], -infinity);
     EXPECT_EQ(half.values[2], infinity);
     EXPECT_TRUE(std::isfinite(half.values[0]));
@@ -185,9 +186,9 @@ TEST(Chunk, SumsThatOverflowTheTypeAreInfinite) {
     // The largest finite values stay finite, however a step is rounded.
     for (Type type : {Type::bf16, Type::fp16, Type::fp32}) {
       const float largest = range_of(type).largest;
-      const Coded coded = through({codec, type}, {largest, -largest, largest / 2, 0});
-      for (float value : coded.values) EXPECT_LE(std::fabs(value), largest) << name_of(codec);
-      EXPECT_GT(coded.values[0], 0.8f * largest);
+      const Quantized quantized = through({codec, type}, {largest, -largest, largest / 2, 0});
+      for (float value : quantized.values) EXPECT_LE(std::fabs(value), largest) << name_of(codec);
+      EXPECT_GT(quantized.values[0], 0.8f * largest);
     }
   }
 }
@@ -198,14 +199,14 @@ TEST(Chunk, GroupsGoRawWhereTheirErrorIsNotAllowed) {
   for (std::size_t i = 0; i < values.size(); ++i) values[i] = in_type(Type::bf16, std::sin(static_cast<float>(i)));
   values[40] = 1000;
   const std::vector<float> allowed(4, 0.2f);
-  const Coded coded = through(format, values, allowed);
-  EXPECT_EQ(coded.raw_groups, 1);
+  const Quantized quantized = through(format, values, allowed);
+  EXPECT_EQ(quantized.raw_groups, 1);
   for (std::size_t g = 0; g < 4; ++g) {
-    EXPECT_EQ(coded.records[g].raw, g == 1);
-    EXPECT_LE(coded.records[g].error, 0.2f);
+    EXPECT_EQ(quantized.records[g].raw, g == 1);
+    EXPECT_LE(quantized.records[g].error, 0.2f);
   }
-  for (std::size_t i = 32; i < 64; ++i) EXPECT_EQ(coded.values[i], values[i]);
-  EXPECT_EQ(coded.records[1].magnitude, 1000);
+  for (std::size_t i = 32; i < 64; ++i) EXPECT_EQ(quantized.values[i], values[i]);
+  EXPECT_EQ(quantized.records[1].magnitude, 1000);
   EXPECT_EQ(through(format, values, std::vector<float>(4, 0.0f)).raw_groups, 4);
 }
 
@@ -215,11 +216,11 @@ TEST(Chunk, AnyLengthAndFixedAddresses) {
     for (std::int64_t count = 0; count < 300; count += count < 140 ? 1 : 37) {
       std::vector<float> values(static_cast<std::size_t>(count));
       for (float& value : values) value = std::normal_distribution<float>()(random);
-      const Coded coded = through({codec, Type::fp32}, values);
+      const Quantized quantized = through({codec, Type::fp32}, values);
       // Whatever follows, a group is what it is alone.
       const std::int64_t whole = count / codec.group * codec.group;
-      const Coded first = through({codec, Type::fp32}, {values.begin(), values.begin() + whole});
-      EXPECT_TRUE(std::equal(first.values.begin(), first.values.end(), coded.values.begin()));
+      const Quantized first = through({codec, Type::fp32}, {values.begin(), values.begin() + whole});
+      EXPECT_TRUE(std::equal(first.values.begin(), first.values.end(), quantized.values.begin()));
       const ChunkLayout layout = layout_of(codec, count);
       EXPECT_EQ(layout.bytes, wire_bytes(codec, count));
       for (std::int64_t begin : {layout.second, layout.scale, layout.offset, layout.slot, layout.bytes})

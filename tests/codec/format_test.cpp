@@ -242,7 +242,7 @@ TEST(Format, SumsThatCameAsCodesHaveATightBound) {
     SCOPED_TRACE(name_of(form));
     const auto rounding = [&](Type type, float magnitude) {
       const Group group = regular_group(form, {ordered(-magnitude), ordered(magnitude)});
-      return coded_output_error({parts, 0}, 1, type, form, range_of(type), group) - parts - error_of(form, group);
+      return quantized_output_error({parts, 0}, 1, type, form, range_of(type), group) - parts - error_of(form, group);
     };
     // The scale may be up to twice what the values need, and the bound is raised by 2^-14 of all of its terms.
     EXPECT_GE(rounding(Type::bf16, 1), 0x1p-8f);

@@ -135,7 +135,7 @@ TEST(AllReduce, ExactMeansTheSumInRankOrderRoundedOnce) {
           0);
 }
 
-TEST(AllReduce, CodedElementsDependOnTheirGroupsOnly) {
+TEST(AllReduce, QuantizedElementsDependOnTheirGroupsOnly) {
   // Whatever the number of elements after them, and whichever rank owns them.
   const auto pair = parse_codec_pair("int4-asym-g128+int8-g64-e8m0");
   ASSERT_EQ(run_ranks(3,
@@ -214,7 +214,7 @@ TEST(AllReduce, CallsOfAllKindsFollowEachOther) {
       0);
 }
 
-TEST(AllReduce, TwoStepsLoseLessThanARing) {
+TEST(AllReduce, TwoShotLosesLessThanARing) {
   ASSERT_EQ(run_ranks(5,
                       [&](World& world) -> std::string {
                         std::mt19937_64 random(1);
@@ -238,7 +238,7 @@ TEST(AllReduce, TwoStepsLoseLessThanARing) {
                           // every hop.
                           const std::int64_t groups = 20000 / 32;
                           if (checked.report.groups != groups * (ring ? 5 : 6))
-                            return fmt::format("{} groups coded", checked.report.groups);
+                            return fmt::format("{} groups quantized", checked.report.groups);
                         }
                         if (squares[0] >= squares[1] || bounds[0] >= bounds[1])
                           return fmt::format("{} against {}", squares[0], squares[1]);

@@ -51,15 +51,15 @@ TEST(AllReducePolicy, GoesByTheRecord) {
 TEST(AllReducePolicy, DecidesCallsBySize) {
   const Sizes sizes{300 * kib - 1, 3 * mib};
   const AllReduceOptions measured{.codec = pair("int8"), .exact_below = exact_below_measured};
-  const auto coded = [&](const AllReduceOptions& options, std::int64_t bytes) {
-    return collectives::coded(options, bytes / 2, Type::bf16, sizes);
+  const auto quantized = [&](const AllReduceOptions& options, std::int64_t bytes) {
+    return collectives::quantized(options, bytes / 2, Type::bf16, sizes);
   };
-  EXPECT_FALSE(coded(measured, 3 * mib - 2));
-  EXPECT_TRUE(coded(measured, 3 * mib));
-  EXPECT_TRUE(coded({.codec = pair("int8")}, 2));
-  EXPECT_FALSE(coded({.codec = pair("int8"), .exact_below = 100}, 98));
-  EXPECT_TRUE(coded({.codec = pair("int8"), .exact_below = 100}, 100));
-  EXPECT_FALSE(coded({}, 64 * mib));
+  EXPECT_FALSE(quantized(measured, 3 * mib - 2));
+  EXPECT_TRUE(quantized(measured, 3 * mib));
+  EXPECT_TRUE(quantized({.codec = pair("int8")}, 2));
+  EXPECT_FALSE(quantized({.codec = pair("int8"), .exact_below = 100}, 98));
+  EXPECT_TRUE(quantized({.codec = pair("int8"), .exact_below = 100}, 100));
+  EXPECT_FALSE(quantized({}, 64 * mib));
   const auto algorithm = [&](const AllReduceOptions& options, std::int64_t bytes) {
     return collectives::choose(options, bytes / 2, Type::bf16, sizes);
   };

@@ -23,19 +23,19 @@ void side_by_side(RandomBags& c) {
 void add_shard(std::mt19937_64& random, const RandomBags& c, const EmbeddingShard& s, RankBags& rank) {
   const auto t = static_cast<std::size_t>(s.table);
   const Table& from = c.table[t];
-  const std::int64_t element = embedding::size_of(c.type), coded = c.type == TableRows::int8 ? 8 : 0;
+  const std::int64_t element = embedding::size_of(c.type), quantized = c.type == TableRows::int8 ? 8 : 0;
   Table to{};
   to.count = from.count;
   to.dim = s.end - s.begin;
   to.column = from.column + s.begin;
-  to.scale = coded > 0 ? to.dim : 0;
-  to.pitch = (to.dim + coded + 4 * between(random, 0, 2)) * element;
+  to.scale = quantized > 0 ? to.dim : 0;
+  to.pitch = (to.dim + quantized + 4 * between(random, 0, 2)) * element;
   std::vector<std::byte>& rows = rank.rows.emplace_back(static_cast<std::size_t>(to.pitch * to.count));
   for (std::int64_t r = 0; r < to.count; ++r) {
     const std::byte* row = static_cast<const std::byte*>(from.rows) + r * from.pitch;
     std::byte* at = rows.data() + r * to.pitch;
     std::memcpy(at, row + s.begin * element, static_cast<std::size_t>(to.dim * element));
-    if (coded > 0) std::memcpy(at + to.scale, row + from.scale, 8);
+    if (quantized > 0) std::memcpy(at + to.scale, row + from.scale, 8);
   }
   to.rows = rows.data();
   rank.table.push_back(to);

@@ -29,7 +29,7 @@ TEST(CudaPairs, EveryTaskAppearsOnceWhateverTheCluster) {
           const RankTable table = table_of(plan, rank, {128, 128, cluster, true});
           std::multiset<std::uint32_t> tasks;
           for (const TaskEntry& entry : table.tasks)
-            if (entry.kind != TaskKind::partner && entry.kind != TaskKind::none) tasks.insert(entry.task);
+            if (entry.kind != TaskKind::peer_cta && entry.kind != TaskKind::none) tasks.insert(entry.task);
           const auto& queue = plan.ranks[static_cast<std::size_t>(rank)].queues[0];
           EXPECT_EQ(tasks.size(), queue.tasks.size());
           EXPECT_EQ(std::set<std::uint32_t>(tasks.begin(), tasks.end()).size(), queue.tasks.size());
@@ -62,22 +62,22 @@ TEST(CudaPairs, PairsAreThoseOfThePlan) {
         far += tasks[t].mate > 1;
       }
       EXPECT_EQ(entry, table.tasks.size());
-      std::size_t partners = 0;
+      std::size_t peer_ctas = 0;
       for (std::size_t i = 0; i < entry; i += 2) {
         const TaskEntry &x = table.tasks[i], &y = table.tasks[i + 1];
         EXPECT_EQ(x.slot_stages, y.slot_stages);
         EXPECT_EQ(x.slot_stages, slot_stages_of(shape, std::max(x.adds, y.adds)) * (knobs.split_k == 1));
         if (y.task == x.task) {
-          EXPECT_EQ(y.kind, x.kind == TaskKind::tile ? TaskKind::partner : TaskKind::none);
+          EXPECT_EQ(y.kind, x.kind == TaskKind::tile ? TaskKind::peer_cta : TaskKind::none);
           EXPECT_EQ(y.post_count + y.stores + y.load_waits + y.epilogue_waits + y.adds + y.bias, 0);
-          partners += y.kind == TaskKind::partner;
+          peer_ctas += y.kind == TaskKind::peer_cta;
           alone += 1;
         } else {
           EXPECT_EQ(y.kind, x.kind);
           EXPECT_TRUE(x.b_col == y.b_col && x.k_begin == y.k_begin && x.k_end == y.k_end);
         }
       }
-      EXPECT_EQ(partners, table.partners);
+      EXPECT_EQ(peer_ctas, table.peer_ctas);
     }
   EXPECT_GT(far, 20u);
   EXPECT_GT(alone, 20u);
@@ -89,7 +89,7 @@ TEST(CudaPairs, TasksOfAPlanWithoutPairsStandAlone) {
   const Plan plan = plan_of(Operator::gemm_reduce_scatter, knobs);
   const RankTable table = table_of(plan, 0, {128, 128, 2, true});
   EXPECT_EQ(table.tasks.size(), 2 * plan.ranks[0].queues[0].tasks.size());
-  EXPECT_EQ(table.partners, table.tiles);
+  EXPECT_EQ(table.peer_ctas, table.tiles);
 }
 
 // The first task and its mate as far apart as can be, in a queue after another one.
@@ -106,7 +106,7 @@ TEST(CudaPairs, MatesComeFromAsFarAsPlansAllow) {
   EXPECT_EQ(table.queues[1].count, 299u);
   EXPECT_TRUE(tasks[2 * 96].task == 96 && tasks[2 * 96 + 1].task == 191);
   for (const std::size_t other : {0, 95, 97, 190, 191, 298})
-    EXPECT_EQ(tasks[2 * other + 1].kind, TaskKind::partner) << other;
+    EXPECT_EQ(tasks[2 * other + 1].kind, TaskKind::peer_cta) << other;
   EXPECT_EQ(tasks[2 * 191].task, 192u);
 }
 
@@ -147,7 +147,7 @@ TEST(CudaPairs, BlocksThatShareKTakeHalvesOfEveryTile) {
           EXPECT_NE(y.kind, TaskKind::tile);
           continue;
         }
-        ASSERT_TRUE(y.kind == TaskKind::partner && x.task == y.task && tiles.contains(x.task));
+        ASSERT_TRUE(y.kind == TaskKind::peer_cta && x.task == y.task && tiles.contains(x.task));
         const TaskEntry tile = tiles[x.task];
         tiles.erase(x.task);
         EXPECT_TRUE(x.a_row == y.a_row && x.b_col == y.b_col && x.a_source == y.a_source);
@@ -167,7 +167,7 @@ TEST(CudaPairs, BlocksThatShareKTakeHalvesOfEveryTile) {
       }
       EXPECT_TRUE(tiles.empty());
       EXPECT_EQ(late > 0, op == Operator::all_gather_gemm);
-      EXPECT_EQ(table.partners, table.tiles);
+      EXPECT_EQ(table.peer_ctas, table.tiles);
     }
 }
 

@@ -60,7 +60,7 @@ TEST(CudaStream, IsTheSameFromTasksOneByOne) {
     }
     ASSERT_EQ(x.gathered, y.gathered);
     ASSERT_EQ(x.gathered_scales, y.gathered_scales);
-    ASSERT_EQ(x.partners, y.partners);
+    ASSERT_EQ(x.peer_ctas, y.peer_ctas);
     memory = std::move(y);
     tables += !x.tasks.empty();
   }

@@ -355,7 +355,7 @@ TEST(CudaTable, IsTheSameFromOneRanksPlan) {
       ASSERT_EQ(x.copies[s].counter, y.copies[s].counter);
     }
     ASSERT_EQ(x.gathered, y.gathered);
-    ASSERT_EQ(x.partners, y.partners);
+    ASSERT_EQ(x.peer_ctas, y.peer_ctas);
     tables += !x.tasks.empty();
   }
   EXPECT_GT(tables, 100);

@@ -63,7 +63,7 @@ void expect_as_in_tables(plan::TaskStream& tasks, const cuda::Surveyed& surveyed
       return;
     }
     ASSERT_EQ(table.tiles, survey.tiles().all);
-    ASSERT_EQ(table.partners, cuda::count_beside_idle(shape, survey.tiles(), survey.cluster())) << kernel.variant.name;
+    ASSERT_EQ(table.peer_ctas, cuda::count_beside_idle(shape, survey.tiles(), survey.cluster())) << kernel.variant.name;
     ASSERT_EQ(table.copies.empty(), !survey.copies());
   }
 }

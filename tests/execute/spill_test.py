@@ -13,7 +13,7 @@ FATBIN, ELF_IMAGE = 0xBA55ED50, 2
 REGCOUNT, FRAME_SIZE, SIZED = 0x2F, 0x11, 4  # attributes of functions; format: a size, then as many bytes
 # Part of a kernel's name: how many bytes it may, and why.
 EXEMPT = {
-    "coded_staged": (16, "20 warps leave 96 registers, 23 leave 80; what a role needs once a chunk may wait in memory"),
+    "quantized_staged": (16, "20 warps leave 96 registers, 23 leave 80; what a role needs once a chunk may wait in memory"),
     "put_back_rows": (224, "two blocks of 512 threads an SM leave 64 registers, three 40; norms were measured so (docs/dev/derivations/signaled.md)"),
     "9embedding7look_upILNS_9TableRowsE3ELi8": (24, "int8, 8 columns a lane: eight rows in flight take scales and biases too, of 80 registers"),
     "5bandsILb1E": (528, "by rings: the transport's own words, and the eight templates, looked up by number; the host's thread takes longer"),

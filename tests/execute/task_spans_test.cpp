@@ -53,7 +53,7 @@ TEST(TaskSpans, EveryTaskOfThePlanHasItsSpans) {
       ++named[label(task)];
       if (tile) ++named["store " + label(task)];
     }
-  ASSERT_GT(epoch.table.partners, 0u) << "tiles without a mate";
+  ASSERT_GT(epoch.table.peer_ctas, 0u) << "tiles without a mate";
   const std::vector<Span> spans = epoch.spans();
   EXPECT_EQ(count(spans, Span::Kind::compute), tiles);
   for (const Span& span : spans) {

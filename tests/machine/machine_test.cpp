@@ -465,14 +465,14 @@ TEST(Machine, CodingMayTakeTimeBesideTheCurve) {
   Machine machine = parse_machine(json.dump(), "machine");
   EXPECT_EQ(machine.coding_bandwidth, 0);
   EXPECT_EQ(to_json(machine).find("coding_bandwidth"), std::string::npos);
-  const double curve = machine::coded_seconds(machine, false, 4e6, 1e6),
-               half = machine::coded_seconds(machine, true, 4e6, 1e6);
+  const double curve = machine::quantized_seconds(machine, false, 4e6, 1e6),
+               half = machine::quantized_seconds(machine, true, 4e6, 1e6);
   json["collectives"]["coding_bandwidth"] = {
       {"value", 2e9}, {"unit", "bytes/s"}, {"source", "derived"}, {"from", "test"}};
   machine = parse_machine(json.dump(), "machine");
   EXPECT_EQ(parse_machine(to_json(machine), "machine"), machine);
-  EXPECT_DOUBLE_EQ(machine::coded_seconds(machine, false, 4e6, 1e6), curve + 2e-3);
-  EXPECT_DOUBLE_EQ(machine::coded_seconds(machine, true, 4e6, 1e6), half + 2e-3);
+  EXPECT_DOUBLE_EQ(machine::quantized_seconds(machine, false, 4e6, 1e6), curve + 2e-3);
+  EXPECT_DOUBLE_EQ(machine::quantized_seconds(machine, true, 4e6, 1e6), half + 2e-3);
   json["collectives"]["coding_bandwidth"]["value"] = 0.5;
   EXPECT_NE(message_of(json.dump()).find("collectives.coding_bandwidth.value is "), std::string::npos);
 }

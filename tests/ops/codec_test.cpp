@@ -96,7 +96,7 @@ int stay_within_bounds(World& world, std::uint64_t seed, int trials) {
   return 0;
 }
 
-TEST(CodedOperators, StayWithinTheReferencesBound) {
+TEST(QuantizedOperators, StayWithinTheReferencesBound) {
   const std::uint64_t seed = test::seed_from_environment();
   for (const int ranks : {2, 3})
     EXPECT_EQ(run_threads(ranks, roomy, [&](World& world) { return stay_within_bounds(world, seed, 12); }), 0);
@@ -153,13 +153,13 @@ int report_what_happens(World& world, std::uint64_t seed) {
   return 0;
 }
 
-TEST(CodedOperators, ReportABoundThatHolds) {
+TEST(QuantizedOperators, ReportABoundThatHolds) {
   const std::uint64_t seed = test::seed_from_environment();
   EXPECT_EQ(run_threads(3, roomy, [&](World& world) { return report_what_happens(world, seed); }), 0);
   EXPECT_EQ(run_processes(4, roomy, [&](World& world) { return report_what_happens(world, seed + 1); }), 0);
 }
 
-TEST(CodedOperators, NonFiniteSumsAreCountedOnce) {
+TEST(QuantizedOperators, NonFiniteSumsAreCountedOnce) {
   const int code = run_threads(2, roomy, [](World& world) {
     for (const Operator op : {Operator::gemm_all_reduce, Operator::gemm_reduce_scatter}) {
       const auto made = test::make_operator(world, op, {.m = 4, .n = 4, .k = 4, .type = Type::fp32}, through("int8"));
@@ -173,7 +173,7 @@ TEST(CodedOperators, NonFiniteSumsAreCountedOnce) {
   EXPECT_EQ(code, 0);
 }
 
-TEST(CodedOperators, OneRankSendsNothing) {
+TEST(QuantizedOperators, OneRankSendsNothing) {
   const int code = run_threads(1, roomy, [](World& world) {
     OperatorCase c(world, Operator::gemm_all_reduce, {.m = 8, .n = 8, .k = 8}, through("int4"));
     std::vector<std::byte> out(c.out_bytes());
@@ -186,7 +186,7 @@ TEST(CodedOperators, OneRankSendsNothing) {
   EXPECT_EQ(code, 0);
 }
 
-TEST(CodedOperators, RefuseWhatSendsNoCodes) {
+TEST(QuantizedOperators, RefuseWhatSendsNoCodes) {
   const int code = run_threads(2, roomy, [](World& world) {
     const GemmShape shape{.m = 8, .n = 8, .k = 8, .type = Type::fp32};
     const auto refusal = [&](Operator op, const OperatorOptions& options) {
@@ -220,7 +220,7 @@ TEST(CodedOperators, RefuseWhatSendsNoCodes) {
 }
 
 // The choice is the same plan as with the knob, and chunks are among the candidates.
-TEST(CodedOperators, TheirPlanIsChosen) {
+TEST(QuantizedOperators, TheirPlanIsChosen) {
   const Machine machine = load_machine("4xh200");
   int chunked = 0;
   for (const std::int64_t m : {64, 1024, 16384})

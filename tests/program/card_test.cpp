@@ -39,8 +39,8 @@ program::CardTimes times_of(const Machine& card, test::Random& random, double no
   for (const std::int64_t m : {40, 384, 1536, 3000, 6144}) put(times.held_out, m, 5120, 4352);
   for (auto& points : times.library)
     for (double bytes = 1 << 19; bytes < 2e8; bytes *= 4) points.push_back({bytes, 1e-5 + bytes / 2e11});
-  for (double bytes = 1 << 14; bytes < 1e8; bytes *= 2) times.one_step.push_back({bytes, 2e-6 + bytes / 3e11});
-  times.two_steps = times.one_step;
+  for (double bytes = 1 << 14; bytes < 1e8; bytes *= 2) times.one_shot.push_back({bytes, 2e-6 + bytes / 3e11});
+  times.two_shot = times.one_shot;
   return times;
 }
 

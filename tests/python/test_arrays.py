@@ -84,20 +84,20 @@ with imbrex.World.from_environment() as world:
     got, told = imbrex.all_reduce(x[r], world, codec="int8", report=True)
     assert 0 < abs(got - x.astype(np.float64).sum(0)).max() <= told.largest_error + 1e-5
     one = np.eye(64, dtype=np.float32)
-    coded = imbrex.matmul_all_reduce(x[r].reshape(64, 64), one, world, codec="int8", tolerance=.5)
-    assert abs(coded.ravel() - x.astype(np.float64).sum(0)).max() < .5
+    quantized = imbrex.matmul_all_reduce(x[r].reshape(64, 64), one, world, codec="int8", tolerance=.5)
+    assert abs(quantized.ravel() - x.astype(np.float64).sum(0)).max() < .5
     exact = x.astype(np.float64).sum(0).reshape(64, 64)
     mine = exact[64 // R * r:64 // R * (r + 1)]
     for codec in ("int8", "int4+int8", "fp8-g64"):
-        coded, told = imbrex.matmul_all_reduce(x[r].reshape(64, 64), one, world, codec=codec, report=True)
+        quantized, told = imbrex.matmul_all_reduce(x[r].reshape(64, 64), one, world, codec=codec, report=True)
         assert told.exact == (R == 1) and told.groups >= 64 * 64 // 64 * (R > 1) and told.non_finite == 0
-        assert (R == 1 or told.largest_error > 0) and abs(coded - exact).max() <= told.largest_error + 1e-12
-        assert len(set(world.all_gather(hashlib.sha256(coded.tobytes()).digest()))) == 1
-    coded, told = imbrex.matmul_reduce_scatter(x[r].reshape(64, 64), one, world, codec="int8", report=True)
-    assert coded.shape == mine.shape and abs(coded - mine).max() <= told.largest_error + 1e-12
+        assert (R == 1 or told.largest_error > 0) and abs(quantized - exact).max() <= told.largest_error + 1e-12
+        assert len(set(world.all_gather(hashlib.sha256(quantized.tobytes()).digest()))) == 1
+    quantized, told = imbrex.matmul_reduce_scatter(x[r].reshape(64, 64), one, world, codec="int8", report=True)
+    assert quantized.shape == mine.shape and abs(quantized - mine).max() <= told.largest_error + 1e-12
     bias = np.ones(64, np.float32)
     with_bias = imbrex.matmul_reduce_scatter(x[r].reshape(64, 64), one, world, codec="int8", bias=bias)
-    assert (with_bias == coded + np.float32(1)).all()
+    assert (with_bias == quantized + np.float32(1)).all()
     with imbrex.World.connect(world.all_gather(imbrex.World.make_unique_id())[0], r, R, gpu=0) as other:
         assert (imbrex.matmul_all_reduce(a[r], b[r], other) == imbrex.matmul_all_reduce(a[r], b[r], world)).all()
     ones, weight = np.ones((2, 8), np.float32), np.full(8, 2, np.float32)

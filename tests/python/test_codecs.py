@@ -101,11 +101,11 @@ def modules_and_gradients() -> None:
         generator = generator_of(7 + dist.get_rank())
         x = torch.randn(16, 8, generator=generator)
         xs = [x.clone().requires_grad_() for _ in layers]
-        exact, coded = (layer(one) for layer, one in zip(layers, xs, strict=True))
+        exact, quantized = (layer(one) for layer, one in zip(layers, xs, strict=True))
         scale = torch.stack(gathered((x @ layers[0].weight.t()).detach())).abs().amax().item()
-        off = (exact - coded).abs().max().item()
+        off = (exact - quantized).abs().max().item()
         assert 0 < off <= 4 * scale * 1.1 / 127, f"{off} off at a scale of {scale}"
-        for one in (exact, coded):
+        for one in (exact, quantized):
             one.sum().backward()
         assert torch.equal(xs[0].grad, xs[1].grad)
         assert torch.equal(layers[0].weight.grad, layers[1].weight.grad)

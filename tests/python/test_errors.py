@@ -184,9 +184,9 @@ def test_one_element_is_summed(ranks):
 def compiled_says_the_same() -> None:
     """A compiled graph raises what torch makes of a refusal, and the next call is right."""
     group = group_of(0, 1, 2, 3)
-    coded = torch.compile(lambda x: it.all_reduce(x, group, codec="int99") * 1, backend="eager", fullgraph=True)
+    quantized = torch.compile(lambda x: it.all_reduce(x, group, codec="int99") * 1, backend="eager", fullgraph=True)
     with pytest.raises(RuntimeError, match="codec 'int99'"):
-        coded(torch.ones(4))
+        quantized(torch.ones(4))
     assert it.all_reduce(torch.ones(4), group)[0].item() == 4
 
 

@@ -292,7 +292,7 @@ def test_rms_norm_with_weights_of_float32(ranks):
     ranks.run(wide_weights)
 
 
-def coded_products() -> None:
+def quantized_products() -> None:
     """Products whose sums travel through a codec stay within what their tolerance allows."""
     group = group_of(0, 1, 2, 3)
     rank = dist.get_rank(group)
@@ -311,7 +311,7 @@ def coded_products() -> None:
 
 def test_products_through_a_codec(ranks):
     """codec= and tolerance= on the products."""
-    ranks.run(coded_products)
+    ranks.run(quantized_products)
 
 
 def two_worlds() -> None:

@@ -48,7 +48,7 @@ std::vector<program::AllReduceMeasurement> sweep(const Time& one_shot, const Tim
   std::vector<program::AllReduceMeasurement> list;
   for (std::int64_t bytes = kib; bytes <= 64 * mib; bytes *= 2) {
     program::AllReduceMeasurement m{"Some GPU", 4, Type::bf16, bytes, one_shot(bytes), two_shot(bytes), {}};
-    for (const auto& [name, time] : codecs) m.coded.push_back({pair(name), time(bytes)});
+    for (const auto& [name, time] : codecs) m.quantized.push_back({pair(name), time(bytes)});
     list.push_back(m);
   }
   return list;
@@ -173,7 +173,7 @@ TEST(AllReduceRecords, RefuseMeasurementsThatAreNotAlike) {
   EXPECT_NE(with([](auto& l) { l[3].bytes += 2; }).find("8194 bytes"), std::string::npos);
   EXPECT_NE(with([](auto& l) { l[3].ranks = 2; }).find("bf16 on 2 x Some GPU"), std::string::npos);
   EXPECT_NE(with([](auto& l) { l[3].gpu = "Other GPU"; }).find("Other GPU"), std::string::npos);
-  EXPECT_NE(with([](auto& l) { l[3].coded.clear(); }).find("not the codecs"), std::string::npos);
+  EXPECT_NE(with([](auto& l) { l[3].quantized.clear(); }).find("not the codecs"), std::string::npos);
 }
 
 records::Records some_records() {

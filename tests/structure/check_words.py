@@ -2,7 +2,8 @@
 """Checks that documents, comments and messages use the field's words: words.json lists what to avoid, and what to say.
 
 An entry's "avoid" are phrases that are found anywhere; its "begins", phrases with which no comment begins, since they lack
-the noun. Words that have an everyday or an API's sense besides stand there inside phrases only.
+the noun. Words that have an everyday or an API's sense besides stand there inside phrases only. Its "names" are words that no
+identifier of C++ has, alone or in a row; "kept" are identifiers that a file format or an API has given.
 
 usage: check_words.py [ROOT]      prints each fault as file:line: what to avoid; what to say; exits 1 if there is one
 """
@@ -15,8 +16,8 @@ import tokenize
 from pathlib import Path
 
 WORDS = "tests/structure/words.json"
-FOLDERS = ("include", "src", "cli", "python", "examples", "tests", "bench", "scripts", "cmake", "docs", "machines")
-MESSAGES = ("include", "src", "cli", "python")  # here string literals are read too: they are what users see
+FOLDERS = ("include", "src", "program", "apps", "cli", "python", "examples", "tests", "bench", "scripts", "cmake", "docs", "machines")
+MESSAGES = ("include", "src", "program", "apps", "cli", "python")  # here string literals are read too: they are what users see
 C_FAMILY = {".cpp", ".hpp", ".cu", ".cuh", ".c", ".h", ".def", ".inc"}
 SHELL = {".cmake", ".sh", ".txt", ""}
 
@@ -26,6 +27,8 @@ DIRECTIVE = re.compile(r"^[ \t]*#[ \t]*include\b[^\n]*", re.M)
 MARKS = re.compile(r"^[ \t]*(?://[/!]?|/?\*+/?|#)[ \t]?", re.M)
 # A document without what it quotes: names in backquotes, and where links lead.
 QUOTED = re.compile(r"^(```|~~~).*?^\1[ \t]*$|`[^`\n]+`|\]\([^)\s]+\)", re.M | re.S)
+IDENTIFIER = re.compile(r"\b[A-Za-z_]\w*")
+PART = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
 HASH_COMMENT = re.compile(r"(?:^|[ \t])#(?!!)[^\n]*", re.M)
 
 
@@ -96,8 +99,21 @@ def texts_of(path, messages):
 
 def pattern_of(say):
     """Finds any of the phrases: whole words, whatever white space lies between."""
+    if not say:
+        return re.compile(r"(?!)")
     found = (r"\s+".join(map(re.escape, phrase.split())) for phrase in sorted(say, key=len, reverse=True))
     return re.compile(rf"(?<![\w`-])(?:{'|'.join(found)})(?![\w`-])", re.I)
+
+
+def names_in(path):
+    """(line, identifier, its words) of the code of a file of C++, without comments and strings."""
+    if Path(path.name.removesuffix(".in")).suffix not in C_FAMILY:
+        return
+    text = path.read_text(encoding="utf-8", errors="replace")
+    code = C_TOKEN.sub(lambda m: "\n" * m.group().count("\n"), DIRECTIVE.sub(lambda m: "", text))
+    for number, line in enumerate(code.split("\n"), 1):
+        for name in IDENTIFIER.findall(line):
+            yield number, name, "_".join(part.lower() for part in PART.findall(name))
 
 
 def matches_of(text, anywhere, begins, is_comment):
@@ -112,6 +128,8 @@ def check_words(root):
         avoid, begin = ({phrase.lower(): entry["say"] for entry in words for phrase in entry.get(key, [])}
                         for key in ("avoid", "begins"))
         anywhere, begins = pattern_of(avoid), pattern_of(begin)
+        names = {word: entry["say"] for entry in words for word in entry.get("names", [])}
+        kept = {name for entry in words for name in entry.get("kept", [])}
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         return [f"{WORDS}: {error!r}; it must hold a list of objects with say, and avoid or begins"]
     faults = []
@@ -121,6 +139,9 @@ def check_words(root):
         where = path.relative_to(root)
         if any(part.startswith(".") or part in ("__pycache__", "corpus") for part in where.parts):
             continue
+        for line, name, parts in names_in(path):
+            faults += [f'{where}:{line}: {name}: no name has "{word}"; say {say}' for word, say in names.items()
+                       if name not in kept and f"_{word}_" in f"_{parts}_"]
         for line, text, is_comment in texts_of(path, where.parts[0] in MESSAGES):
             text = MARKS.sub(lambda m: " " * len(m.group()), text)
             for match in matches_of(text, anywhere, begins, is_comment):

@@ -217,6 +217,15 @@ class Checks(unittest.TestCase):
                            ("src/ops/ops.hpp", f"// the {cache}s, a {cache}-line\n")):
             with self.subTest(name=name):
                 self.assertEqual([f for f in faults_of({name: text}) if "avoid" in f], [])
+        names = json.dumps([{"say": "quantized", "names": ["coded", "one_step"], "kept": ["own_coded"]}])
+        for name, code in (("CodedArgs", "struct CodedArgs;\n"), ("is_coded", "bool is_coded;\n"), ("OneStepKernel", "class OneStepKernel;\n"),
+                           ("one_steps_", None), ("decoded", None), ("own_coded", None)):
+            files = {check_words.WORDS: names, "src/plan/plan.hpp": "#pragma once\n" + (code or f"int {name};  // coded\n")}
+            with self.subTest(name=name):
+                if code:
+                    self.refuse(f"src/plan/plan.hpp:2: {name}: no name has", files)
+                else:
+                    self.assertEqual([f for f in faults_of(files) if "no name has" in f], [])
         for words in ("{", '["second"]', '[{"avoid": ["x"]}]', None):
             self.refuse("it must hold a list of objects", {check_words.WORDS: words})
 

@@ -74,9 +74,9 @@ def main(root):
         if cutlass:
             left = [line for line in variants if sum(text.count(line) for text in sources.values()) != 1]
             assert len(variants) > 3 and not left, f"variants that are in no source, or in several: {left}"
-        coded = re.findall(r"^IMBREX_CODED\((\w+),", (tree / "src/collectives/cuda/coded/coded_entries.def").read_text(), re.M)
-        assert len(coded) > 3
-        unbuilt = [name for name in [*sources, *(f"coded_{name}.cu" for name in coded)] if f"/{name}.o" not in test]
+        quantized = re.findall(r"^IMBREX_QUANTIZED\((\w+),", (tree / "src/collectives/cuda/quantized/quantized_entries.def").read_text(), re.M)
+        assert len(quantized) > 3
+        unbuilt = [name for name in [*sources, *(f"quantized_{name}.cu" for name in quantized)] if f"/{name}.o" not in test]
         assert not unbuilt, f"scripts/test leaves out {unbuilt}"
     return 0
 

@@ -47,7 +47,8 @@ class Sweep {
     m.bytes = bytes;
     m.one_shot = seconds[0];
     m.two_shot = seconds[1];
-    for (std::size_t i = 0; i < request_.codecs.size(); ++i) m.coded.push_back({request_.codecs[i], seconds[2 + i]});
+    for (std::size_t i = 0; i < request_.codecs.size(); ++i)
+      m.quantized.push_back({request_.codecs[i], seconds[2 + i]});
     return m;
   }
 

@@ -46,7 +46,7 @@ class CpuAllReduce final : public collectives::AllReduceBackend, private RankWor
     begin(in, out, count);
     const collectives::Sizes sizes{one_shot_bytes,
                                    options_.codec ? collectives::usual_exact_below(*options_.codec) : 0};
-    bool code = collectives::coded(options_, count, type_, sizes);
+    bool code = collectives::quantized(options_, count, type_, sizes);
     const AllReduceAlgorithm algorithm = collectives::choose(options_, count, type_, sizes);
     const int shares = collectives::tolerance_shares(algorithm, ranks_);
     if (count == 0 || algorithm == AllReduceAlgorithm::ring || (code && options_.whole_call)) {

@@ -37,28 +37,30 @@ class CudaAllReduce final : public collectives::AllReduceBackend {
     runtime::InOrder call(*order_, stream_);
     captured_ = captured_ || call.captured();
     record_ = {};
-    const bool coded = collectives::coded(options_, count, type_, sizes_);
+    const bool quantized = collectives::quantized(options_, count, type_, sizes_);
     const AllReduceAlgorithm algorithm = collectives::choose(options_, count, type_, sizes_);
     const bool one_shot = algorithm == AllReduceAlgorithm::one_shot;
     record_.algorithm = static_cast<std::int32_t>(algorithm);
-    record_.exact = coded ? 0 : 1;
+    record_.exact = quantized ? 0 : 1;
     called_ = count > 0;
-    voted_ = coded && options_.whole_call && called_;
+    voted_ = quantized && options_.whole_call && called_;
     cuda::ExactKnobs exact;
     exact.algorithm = one_shot ? cuda::ExactAlgorithm::one_shot : cuda::ExactAlgorithm::two_shot;
     exact.blocks = blocks();
     exact.report = options_.report;
-    if (!coded) {
+    if (!quantized) {
       collectives_->all_reduce(in, out, count, type_, stream_, exact);
       keep_report();
       call.end();
       return;
     }
     const CodecPair& pair = *options_.codec;
-    cuda::CodedKnobs knobs;
+    cuda::QuantizedKnobs knobs;
     knobs.blocks = blocks();
     const bool ring = algorithm == AllReduceAlgorithm::ring;
-    knobs.steps = one_shot ? cuda::CodedSteps::one_step : ring ? cuda::CodedSteps::ring : cuda::CodedSteps::two_step;
+    knobs.steps = one_shot ? cuda::QuantizedSteps::one_shot
+                  : ring   ? cuda::QuantizedSteps::ring
+                           : cuda::QuantizedSteps::two_shot;
     if (voted_) {
       collectives_->vote(in, count, type_, pair, knobs.steps, *options_.tolerance, stream_, blocks());
       knobs.turn = cuda::Turn::unless_exact;

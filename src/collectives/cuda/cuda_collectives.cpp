@@ -66,7 +66,7 @@ int fewest_processors(World& world, int device) {
                    "GPU {} is of compute capability {}.{}: collectives of Imbrex' own take 9.0 (Hopper)", device,
                    gpu.major, gpu.minor);
     load_exact_kernels();
-    load_coded_kernels();
+    load_quantized_kernels();
     load_exchange_kernels();
     load_rms_norm_kernels();
     load_vote_kernels();

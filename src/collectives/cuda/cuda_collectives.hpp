@@ -8,9 +8,9 @@
 #include <string>
 #include <vector>
 
-#include "collectives/cuda/coded/coded.hpp"
 #include "collectives/cuda/exact/exact.hpp"
 #include "collectives/cuda/exchange/exchange.hpp"
+#include "collectives/cuda/quantized/quantized.hpp"
 #include "collectives/cuda/rms_norm/rms_norm.hpp"
 #include "collectives/cuda/vote/vote.hpp"
 #include "collectives/policy.hpp"
@@ -45,14 +45,14 @@ struct ExactKnobs {
 };
 
 /// How a quantized all-reduce runs. Zeros leave the choice to the size.
-struct CodedKnobs {
+struct QuantizedKnobs {
   std::uint32_t blocks = 0;  ///< at most max_comm_blocks
   std::uint32_t span = 0;    ///< eights of values in a chunk: a multiple of 32 up to 480, 2048 if staged
   std::uint32_t slots = 0;   ///< chunks under way, at least 3, in a ring 2 R - 1
-  CodedSteps steps = CodedSteps::two_step;
-  CodedWay way = CodedWay::automatic;  ///< of a two-shot call; packets: without span, slots and tolerance
-  float tolerance = -1;                ///< as in AllReduceOptions; negative: every group is quantized. Not in a ring
-  Turn turn = Turn::always;            ///< after a vote; not in a ring
+  QuantizedSteps steps = QuantizedSteps::two_shot;
+  QuantizedWay way = QuantizedWay::automatic;  ///< of a two-shot call; packets: without span, slots and tolerance
+  float tolerance = -1;      ///< as in AllReduceOptions; negative: every group is quantized. Not in a ring
+  Turn turn = Turn::always;  ///< after a vote; not in a ring
 };
 
 /// How an all-reduce with RMSNorm runs. Zeros leave the choice to the size.
@@ -100,12 +100,12 @@ class CudaCollectives {
   /// The all-reduce through a codec. Every part is quantized, the owner's own too, and in two-shot every sum, so all
   /// ranks get the same bits, and those of make_cpu_all_reduce.
   void all_reduce(const void* in, void* out, std::int64_t count, Type type, const CodecPair& pair, cudaStream_t stream,
-                  const CodedKnobs& knobs = {});
+                  const QuantizedKnobs& knobs = {});
 
   /// Before an all-reduce of `in` through a codec, in so many steps: whether one group of one rank could exceed the
   /// tolerance, decided as make_cpu_all_reduce does. The next two calls are that all-reduce, of turn `unless_exact`,
   /// and the exact one, of turn `if_exact`; one of them does the work. Captured like other calls.
-  void vote(const void* in, std::int64_t count, Type type, const CodecPair& pair, CodedSteps steps, float tolerance,
+  void vote(const void* in, std::int64_t count, Type type, const CodecPair& pair, QuantizedSteps steps, float tolerance,
             cudaStream_t stream, std::uint32_t blocks = 0);
 
   /// As AllReduceRmsNorm says; the bits of make_cpu_all_reduce_rms_norm.
@@ -178,15 +178,15 @@ class CudaCollectives {
   void expect_blocks(ExchangeKind kind, const void* in, const void* out, std::int64_t count, Type type);
   void launch(const void* kernel, std::uint32_t blocks, std::uint32_t threads, void* args, cudaStream_t stream,
               std::size_t shared_bytes = 0, std::uint32_t cluster = 1) const;
-  CodedArgs arguments(const void* in, void* out, std::int64_t count, Type type, const CodecPair& pair,
-                      const CodedShape& shape, float tolerance) const;
-  std::uint32_t coded_piece(std::uint32_t value_blocks) const;
-  bool goes_by_packets(std::int64_t count, Type type, const CodecPair& pair, const CodedKnobs& knobs) const;
+  QuantizedArgs arguments(const void* in, void* out, std::int64_t count, Type type, const CodecPair& pair,
+                          const QuantizedShape& shape, float tolerance) const;
+  std::uint32_t quantized_piece(std::uint32_t value_blocks) const;
+  bool goes_by_packets(std::int64_t count, Type type, const CodecPair& pair, const QuantizedKnobs& knobs) const;
   void all_reduce_by_packets(const void* in, void* out, std::int64_t count, Type type, const CodecPair& pair,
-                             cudaStream_t stream, const CodedKnobs& knobs);
-  CodedShape coded_shape_of(std::int64_t count, Type type, const CodecPair& pair, bool staged,
-                            const CodedKnobs& knobs) const;
-  std::uint64_t rounds_of(CodedSteps steps) const;
+                             cudaStream_t stream, const QuantizedKnobs& knobs);
+  QuantizedShape quantized_shape_of(std::int64_t count, Type type, const CodecPair& pair, bool staged,
+                                    const QuantizedKnobs& knobs) const;
+  std::uint64_t rounds_of(QuantizedSteps steps) const;
   ExactArgs arguments(const void* in, void* out, std::int64_t count, Type type, const ExactShape& shape) const;
   std::uint32_t own_blocks(std::uint32_t wanted, std::uint32_t usual) const;
   bool look_out() noexcept;

@@ -45,8 +45,8 @@ class CudaExchange final : public collectives::ExchangeBackend {
     collectives_->exchange(kind_, in, out, count, type_, *options_.codec, stream_, blocks);
     keep_report();
     call.end();
-    const std::int64_t coded_blocks = kind_ == ExchangeKind::all_gather ? 1 : world_.size();
-    groups_ = coded_blocks * ((count + options_.codec->group - 1) / options_.codec->group);
+    const std::int64_t quantized_blocks = kind_ == ExchangeKind::all_gather ? 1 : world_.size();
+    groups_ = quantized_blocks * ((count + options_.codec->group - 1) / options_.codec->group);
   }
 
   void finish() override { collectives_->finish(stream_); }

@@ -23,7 +23,7 @@ class CpuExecution final : public Execution {
   /// The ranks have agreed.
   void open() { place_.open(); }
 
-  CodecReport codec_report() override { return run_.coded(); }
+  CodecReport codec_report() override { return run_.quantized(); }
 
   Report run(const Addresses& operands) override {
     Report report = run_.run(operands, epoch_, {});

@@ -187,8 +187,8 @@ void Kernels::sum_codes(const std::vector<Region>& from, const Collective& own, 
         codec::add_exact_part(bounds_[unit], record.magnitude);
       }
     }
-    coded_.groups += parts.groups(n) * (spreads ? 1 : std::ssize(from));
-    if (spreads && first) coded_.groups += sums.groups(n);
+    quantized_.groups += parts.groups(n) * (spreads ? 1 : std::ssize(from));
+    if (spreads && first) quantized_.groups += sums.groups(n);
     // Exact sums are rounded to the type below, which the bound counts.
     if (spreads) sums.encode(total_.data(), n, {}, codes_.data());
     if (spreads) sums.decode(codes_.data(), n, total_.data(), records_);
@@ -209,11 +209,11 @@ void Kernels::note_codes(std::int64_t count, int ranks, Type type, const collect
       if (magnitude < range.overflow)
         record.magnitude = std::max(record.magnitude, magnitude);
       else if (counts)
-        ++coded_.non_finite;
+        ++quantized_.non_finite;
     }
     const float error = codec::raised(codec::sum_error(bounds_[unit], ranks) + record.error +
                                       codec::rounding_error(type, record.magnitude));
-    coded_.largest_error = std::max(coded_.largest_error, error);
+    quantized_.largest_error = std::max(quantized_.largest_error, error);
   }
 }
 

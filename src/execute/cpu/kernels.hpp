@@ -34,7 +34,7 @@ class Kernels {
   void collective(const Collective& own, const std::vector<const Collective*>& parts);
 
   /// What codecs did to this rank's sums so far, as Execution::codec_report says.
-  const CodecReport& coded() const { return coded_; }
+  const CodecReport& quantized() const { return quantized_; }
 
  private:
   void scale(const Tile& tile, Product& product) const;
@@ -48,7 +48,7 @@ class Kernels {
   std::vector<std::byte> codes_;
   std::vector<codec::GroupRecord> records_;
   std::vector<codec::Bound> bounds_;  // bounds of sums of codes, in turn
-  CodecReport coded_;
+  CodecReport quantized_;
 };
 
 }  // namespace imbrex::execute

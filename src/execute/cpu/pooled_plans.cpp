@@ -42,7 +42,7 @@ class PooledExecution final : public Execution {
     return report;
   }
 
-  CodecReport codec_report() override { return run_.coded(); }
+  CodecReport codec_report() override { return run_.quantized(); }
 
  private:
   PlanPool& pool_;

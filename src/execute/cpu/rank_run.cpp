@@ -97,7 +97,7 @@ Report RankRun::run(const Addresses& operands, std::uint64_t epoch, std::span<co
   run_all(workers, stop);
   memory_->unstage_outputs();
   // Collectives are worker 0's.
-  coded_ = workers.front()->coded();
+  quantized_ = workers.front()->quantized();
   Report report{base::monotonic_seconds() - begin, {}};
   for (const auto& worker : workers)
     report.timeline.spans.insert(report.timeline.spans.end(), worker->spans.begin(), worker->spans.end());

@@ -35,7 +35,7 @@ class RankRun {
   Report run(const Addresses& operands, std::uint64_t epoch, std::span<const std::uint32_t> counts);
 
   /// What the last epoch's codec has done; see Execution::codec_report.
-  const CodecReport& coded() const { return coded_; }
+  const CodecReport& quantized() const { return quantized_; }
 
  private:
   void hold_back(std::uint64_t epoch) const;
@@ -46,7 +46,7 @@ class RankRun {
   HeapLayout layout_;
   std::map<int, std::vector<const Collective*>> collectives_;
   std::unique_ptr<RankMemory> memory_;
-  CodecReport coded_{};
+  CodecReport quantized_{};
 };
 
 }  // namespace imbrex::execute

@@ -79,7 +79,7 @@ class Worker {
   void run();
 
   /// What codecs did, in this worker's collectives.
-  const CodecReport& coded() const { return kernels_.coded(); }
+  const CodecReport& quantized() const { return kernels_.quantized(); }
 
   std::vector<Span> spans;
 

@@ -185,8 +185,8 @@ double Simulation::shortening(const Collective& collective) const {
 
 double Simulation::collective_seconds(const Group& group, double wire_bytes) const {
   if (group.codec)
-    return machine::coded_seconds(machine_, group.kind == CollectiveKind::reduce_scatter, wire_bytes / group.shortening,
-                                  wire_bytes);
+    return machine::quantized_seconds(machine_, group.kind == CollectiveKind::reduce_scatter,
+                                      wire_bytes / group.shortening, wire_bytes);
   // An exchange with one peer each way is what an all-to-all of two ranks is.
   constexpr Curve Machine::*curves[] = {&Machine::all_gather, &Machine::reduce_scatter, &Machine::all_reduce,
                                         &Machine::all_to_all, &Machine::all_to_all};

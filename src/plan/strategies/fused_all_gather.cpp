@@ -95,7 +95,7 @@ class FusedAllGather final : public StreamedStrategy {
   }
 
   // Which output a block of these is of.
-  OutputBlock output_block(const Block& block) const {
+  OutputBlock output_block(const TileBlock& block) const {
     std::int64_t col = block.cols.begin;
     int product = 0;
     for (std::int64_t wide; col >= (wide = tiled_cols(product)); ++product) col -= wide;
@@ -386,7 +386,7 @@ class FusedAllGather final : public StreamedStrategy {
   // first, or a column's go together, so that its part of B is read once.
   void spanning_tiles(int rank) {
     auto blocks = blocks_of({0, b_.problem().m}, all_cols(), b_.knobs());
-    const auto latest = [&](const Block& t) {
+    const auto latest = [&](const TileBlock& t) {
       int last = 0;
       for (std::int64_t s = t.rows.begin / shard_rows_; s * shard_rows_ < t.rows.end(); ++s)
         last = std::max(last, arrival(rank, base::narrow<int>(s, "shard")));
@@ -394,10 +394,10 @@ class FusedAllGather final : public StreamedStrategy {
     };
     if (b_.knobs().order != TileOrder::column_major)
       std::stable_sort(blocks.begin(), blocks.end(),
-                       [&](const Block& x, const Block& y) { return latest(x) < latest(y); });
+                       [&](const TileBlock& x, const TileBlock& y) { return latest(x) < latest(y); });
     b_.reserve(rank, compute_, blocks.size() * split_.parts());
     split_.for_each_part(0, blocks.size(), [&](std::size_t place, std::size_t part) {
-      const Block& t = blocks[place];
+      const TileBlock& t = blocks[place];
       std::vector<Wait>& waits = add_tile(rank, b_.rows_of(rank, gathered_, t.rows.begin, t.rows.size),
                                           gathered_scales(rank, 0, t.rows), output_block(t), place, part);
       for (std::int64_t s = t.rows.begin / shard_rows_; s * shard_rows_ < t.rows.end(); ++s) {

@@ -99,7 +99,7 @@ class FusedScatter final : public StreamedStrategy {
     most_pieces_ = *std::max_element(piece_count_.begin(), piece_count_.end());
     if (!copies_) return;
     for (std::size_t owner = 0; owner < areas_.size(); ++owner) pieces_[owner].resize(index(piece_count_[owner]));
-    for_each_tile(0, [&](const Block&, std::span<const OwnedBlock> pieces) {
+    for_each_tile(0, [&](const TileBlock&, std::span<const OwnedBlock> pieces) {
       for (const OwnedBlock& piece : pieces) pieces_[index(piece.owner)][index(piece.index)] = piece.block;
     });
   }
@@ -144,7 +144,7 @@ class FusedScatter final : public StreamedStrategy {
       for (const Range& rows : cut(area.rows.size, rows_of_a_copy(area, knobs)))
         blocks_.back().push_back({{area.rows.begin + rows.begin, rows.size}, area.cols});
       contributions_.back().resize(blocks_.back().size());
-      for (const Block& piece : pieces_[index(area.owner)])
+      for (const TileBlock& piece : pieces_[index(area.owner)])
         for_each_block({piece, area.owner, 0}, [&](int block) { ++contributions_.back()[index(block)]; });
     }
     area_rows_ = area_rows;
@@ -203,12 +203,12 @@ class FusedScatter final : public StreamedStrategy {
 
   // --------------------------------------------------------------------------------------------------- regions
 
-  Region region(int rank, int buffer, const Block& block, std::int64_t row0, std::int64_t col0) const {
+  Region region(int rank, int buffer, const TileBlock& block, std::int64_t row0, std::int64_t col0) const {
     return b_.region(rank, buffer, block.rows.begin - row0, block.rows.size, block.cols.begin - col0, block.cols.size);
   }
-  Region partial(int rank, const Block& block) const { return region(rank, partial_, block, 0, 0); }
+  Region partial(int rank, const TileBlock& block) const { return region(rank, partial_, block, 0, 0); }
 
-  Region received_block(int owner, int source, const Block& block) const {
+  Region received_block(int owner, int source, const TileBlock& block) const {
     const Area& area = areas_[index(owner)];
     return region(owner, received_, block, area.rows.begin - source * area_rows_, area.cols.begin);
   }
@@ -261,13 +261,13 @@ class FusedScatter final : public StreamedStrategy {
   void add_tiles(int rank) {
     if (!split_.splits()) {
       std::size_t place = 0;
-      for_each_tile(rank, [&](const Block& block, std::span<const OwnedBlock> pieces) {
+      for_each_tile(rank, [&](const TileBlock& block, std::span<const OwnedBlock> pieces) {
         add_tile(rank, block, pieces, place++, 0);
       });
       return;
     }
     RankTiles mine;
-    for_each_tile(rank, [&](const Block& block, std::span<const OwnedBlock> pieces) {
+    for_each_tile(rank, [&](const TileBlock& block, std::span<const OwnedBlock> pieces) {
       mine.spanning.push_back({block, mine.pieces.size(), pieces.size()});
       mine.pieces.insert(mine.pieces.end(), pieces.begin(), pieces.end());
     });
@@ -277,7 +277,8 @@ class FusedScatter final : public StreamedStrategy {
   }
 
   // A part of the tile that is number `place` of the rank's.
-  void add_tile(int rank, const Block& block, std::span<const OwnedBlock> pieces, std::size_t place, std::size_t part) {
+  void add_tile(int rank, const TileBlock& block, std::span<const OwnedBlock> pieces, std::size_t place,
+                std::size_t part) {
     if (!b_.keeps(rank)) {
       std::vector<Wait> waits;
       std::vector<Post> posts;
@@ -324,7 +325,7 @@ class FusedScatter final : public StreamedStrategy {
   }
 
   // Where a tile's pieces go, what it waits for and posts; `tile` is null where the plan does not keep it.
-  void send(int rank, const Block& block, std::span<const OwnedBlock> pieces, Tile* tile, std::vector<Wait>& waits,
+  void send(int rank, const TileBlock& block, std::span<const OwnedBlock> pieces, Tile* tile, std::vector<Wait>& waits,
             std::vector<Post>& posts) {
     const auto store = [&](const OwnedBlock& piece, auto&& region) {
       if (tile == nullptr) return;
@@ -393,7 +394,7 @@ class FusedScatter final : public StreamedStrategy {
   void add_reductions(int rank) {
     const int owner = one_shot_ ? 0 : rank;
     // In the order in which this rank computes its own part, which is the order in which the peers send it.
-    for_each_tile(rank, [&](const Block&, std::span<const OwnedBlock> pieces) {
+    for_each_tile(rank, [&](const TileBlock&, std::span<const OwnedBlock> pieces) {
       for (const OwnedBlock& piece : pieces) {
         if (piece.owner != owner) continue;
         Reduction reduction;
@@ -434,7 +435,7 @@ class FusedScatter final : public StreamedStrategy {
       std::vector<std::vector<std::size_t>> ready(areas_.size());
       for (std::size_t o = 0; o < areas_.size(); ++o) ready[o].resize(blocks_[o].size());
       std::size_t place = 0;
-      for_each_tile(source, [&](const Block&, std::span<const OwnedBlock> pieces) {
+      for_each_tile(source, [&](const TileBlock&, std::span<const OwnedBlock> pieces) {
         for (const OwnedBlock& piece : pieces)
           for_each_block(piece, [&](int block) { ready[index(piece.owner)][index(block)] = place; });
         ++place;
@@ -453,7 +454,7 @@ class FusedScatter final : public StreamedStrategy {
   }
 
   void add_copy(int rank, const Copy& copy) {
-    const Block& block = blocks_[index(copy.owner)][index(copy.block)];
+    const TileBlock& block = blocks_[index(copy.owner)][index(copy.block)];
     std::vector<Wait> waits{
         {block_ready(copy.source, copy.owner, copy.block).signal, contributions(copy.owner, copy.block)}};
     std::vector<Post> posts;
@@ -476,9 +477,9 @@ class FusedScatter final : public StreamedStrategy {
   bool one_shot_ = false, exchange_ = false, reduce_ = false, in_tile_ = false, copies_ = false, spanning_ = false;
   std::vector<Area> areas_;                                // by owner; one area for one-shot
   RankTiles spanning_tiles_;                               // the first rank's, where tiles span areas
-  std::vector<std::vector<Block>> pieces_;                 // by owner and index; with copies
+  std::vector<std::vector<TileBlock>> pieces_;             // by owner and index; with copies
   std::vector<std::int64_t> piece_count_;                  // by owner
-  std::vector<std::vector<Block>> blocks_;                 // by owner: rows that one copy carries; with copies
+  std::vector<std::vector<TileBlock>> blocks_;             // by owner: rows that one copy carries; with copies
   std::vector<std::vector<std::uint32_t>> contributions_;  // by owner and block
   std::int64_t most_pieces_ = 0, area_rows_ = 0;
   int compute_ = 0, copy_ = 0, reduction_ = 0, partial_ = 0, received_ = 0;

@@ -92,7 +92,7 @@ class Signaled {
 
   // A tile of all of K, in parts: `place` counts a rank's tiles. `finish` fills in the last part's task.
   template <typename A, typename Finish>
-  void add_tiles(int rank, const std::vector<Block>& blocks, std::size_t place, A&& a, Finish&& finish) {
+  void add_tiles(int rank, const std::vector<TileBlock>& blocks, std::size_t place, A&& a, Finish&& finish) {
     split_.for_each_part(0, blocks.size(), [&](std::size_t i, std::size_t part) {
       Task& task = split_.add_tile(rank, tiles_, a(blocks[i]), blocks[i].cols, place + i, part);
       auto& tile = std::get<Tile>(task.work);
@@ -110,8 +110,8 @@ class Signaled {
     split_.make_slots(count_tiles(product.rows));
     add_tiles(
         0, blocks_of({0, product.rows}, {0, product.cols}, b_.knobs()), 0,
-        [&](const Block& block) { return a_rows(0, block); },
-        [&](Task&, Tile& tile, const Block& block, bool last) {
+        [&](const TileBlock& block) { return a_rows(0, block); },
+        [&](Task&, Tile& tile, const TileBlock& block, bool last) {
           if (!last) return;
           tile.stores.push_back({in_output(0, block)});
           b_.add_bias(0, block.cols, tile.adds);
@@ -119,7 +119,7 @@ class Signaled {
   }
 
   // A block of an all-reduce's product in the output.
-  Region in_output(int rank, const Block& block) const {
+  Region in_output(int rank, const TileBlock& block) const {
     const Problem& problem = b_.problem();
     const auto& [rows, cols] = block;
     if (!is_packed(problem)) return b_.region(rank, buffer_out, rows.begin, rows.size, cols.begin, cols.size);
@@ -183,10 +183,10 @@ class Signaled {
         std::uint32_t count = 0;
         for (int owner = 0; owner < owners; ++owner) {
           const std::int64_t first = owner * part_rows + group.rows.begin;
-          const std::vector<Block> blocks = blocks_of({first, h}, {0, product.cols}, b_.knobs());
+          const std::vector<TileBlock> blocks = blocks_of({first, h}, {0, product.cols}, b_.knobs());
           add_tiles(
-              rank, blocks, place, [&](const Block& block) { return a_rows(rank, block); },
-              [&](Task& task, Tile& tile, const Block& block, bool last) {
+              rank, blocks, place, [&](const TileBlock& block) { return a_rows(rank, block); },
+              [&](Task& task, Tile& tile, const TileBlock& block, bool last) {
                 if (!last) return;
                 tile.stores.push_back({b_.region(rank, partial, group.packed + owner * h + block.rows.begin - first,
                                                  block.rows.size, block.cols.begin, block.cols.size)});
@@ -213,7 +213,7 @@ class Signaled {
     const bool by_source = kind == CollectiveKind::all_to_all;
     const Range cols{0, b_.shapes().product.cols};
     for (int source = 0; source < (by_source ? ranks() : 1); ++source)
-      for (const Block& block : blocks_of(group.rows, cols, b_.knobs())) {
+      for (const TileBlock& block : blocks_of(group.rows, cols, b_.knobs())) {
         const std::int64_t row = by_source
                                      ? group.packed + source * group.rows.size + block.rows.begin - group.rows.begin
                                      : block.rows.begin;
@@ -224,7 +224,7 @@ class Signaled {
       }
   }
 
-  Region a_rows(int rank, const Block& block) const {
+  Region a_rows(int rank, const TileBlock& block) const {
     return b_.rows_of(rank, buffer_a, block.rows.begin, block.rows.size);
   }
 
@@ -234,14 +234,14 @@ class Signaled {
     const Extent product = b_.shapes().product;
     const std::int64_t count = count_tiles(product.rows);
     expect_room(count, 16);
-    const std::vector<Block> blocks = blocks_of({0, product.rows}, {0, product.cols}, b_.knobs());
+    const std::vector<TileBlock> blocks = blocks_of({0, product.rows}, {0, product.cols}, b_.knobs());
     const std::vector<std::int64_t> sizes = groups_of_units(b_.knobs(), count, "tiles");
     expect_room(count, std::ssize(sizes));
     make_queues();
     const Behind follow = behind(CollectiveKind::all_reduce, sizes.size());
     // Where each tile's rows begin, and each group's, and where the last ones end.
     std::vector<std::int64_t> tile_rows{0}, group_rows;
-    for (const Block& block : blocks) tile_rows.push_back(tile_rows.back() + block.rows.size);
+    for (const TileBlock& block : blocks) tile_rows.push_back(tile_rows.back() + block.rows.size);
     std::size_t tile = 0;
     for (const std::int64_t size : sizes) {
       group_rows.push_back(tile_rows[tile + index(size)] - tile_rows[tile]);
@@ -264,12 +264,12 @@ class Signaled {
       std::size_t first = 0;
       for (std::size_t g = 0; g < sizes.size(); ++g) {
         const int number = base::narrow<int>(g, "groups");
-        const std::vector<Block> own(blocks.begin() + static_cast<std::ptrdiff_t>(first),
-                                     blocks.begin() + static_cast<std::ptrdiff_t>(first + index(sizes[g])));
+        const std::vector<TileBlock> own(blocks.begin() + static_cast<std::ptrdiff_t>(first),
+                                         blocks.begin() + static_cast<std::ptrdiff_t>(first + index(sizes[g])));
         std::size_t place = first;
         add_tiles(
-            rank, own, first, [&](const Block& block) { return a_rows(rank, block); },
-            [&](Task& task, Tile& made, const Block&, bool last) {
+            rank, own, first, [&](const TileBlock& block) { return a_rows(rank, block); },
+            [&](Task& task, Tile& made, const TileBlock&, bool last) {
               if (!last) return;
               made.stores.push_back({slot(rank, partial, place++)});
               task.posts.push_back({rank, done + number});
@@ -320,8 +320,8 @@ class Signaled {
       const int ready = b_.signals(rank, std::ssize(groups));
       std::size_t place = 0;
       // Rows of the output from `out` on; `a` says where a block's rows of A lie.
-      const auto add = [&](const std::vector<Block>& blocks, int source, bool own, auto&& a, int signal) {
-        add_tiles(rank, blocks, place, a, [&](Task& task, Tile& tile, const Block& block, bool last) {
+      const auto add = [&](const std::vector<TileBlock>& blocks, int source, bool own, auto&& a, int signal) {
+        add_tiles(rank, blocks, place, a, [&](Task& task, Tile& tile, const TileBlock& block, bool last) {
           if (!own) task.waits.push_back({signal});
           const std::int64_t row = source * shard + block.rows.begin;
           if (scales == Scales::tensor && !own) tile.a_scale = b_.scale_rows(rank, gathered_scales, {source, 1});
@@ -335,8 +335,8 @@ class Signaled {
       };
       // Own rows do not wait.
       add(
-          blocks_of({0, shard}, cols, b_.knobs()), rank, true, [&](const Block& block) { return a_rows(rank, block); },
-          0);
+          blocks_of({0, shard}, cols, b_.knobs()), rank, true,
+          [&](const TileBlock& block) { return a_rows(rank, block); }, 0);
       for (std::size_t g = 0; g < groups.size(); ++g) {
         const Group& group = groups[g];
         const std::int64_t h = group.rows.size;
@@ -352,7 +352,7 @@ class Signaled {
           const int source = (rank + step) % ranks();
           add(
               blocks_of(group.rows, cols, b_.knobs()), source, false,
-              [&](const Block& block) {
+              [&](const TileBlock& block) {
                 return b_.rows_of(rank, gathered, group.packed + source * h + block.rows.begin - group.rows.begin,
                                   block.rows.size);
               },

@@ -7,10 +7,10 @@
 
 namespace imbrex::plan {
 
-std::vector<Block> blocks_of(Range rows, Range cols, const Knobs& knobs) {
+std::vector<TileBlock> blocks_of(Range rows, Range cols, const Knobs& knobs) {
   const auto row_cuts = cut(rows.size, knobs.tile_m), col_cuts = cut(cols.size, knobs.tile_n);
   const auto group = static_cast<std::size_t>(knobs.group);
-  std::vector<Block> blocks;
+  std::vector<TileBlock> blocks;
   blocks.reserve(row_cuts.size() * col_cuts.size());
   for (std::size_t super = 0; super < row_cuts.size(); super += group)
     for (const Range& col : col_cuts)
@@ -106,7 +106,7 @@ bool are_of_one_size(const std::vector<Area>& areas) {
 RankTiles spanning_tiles(const Extent& product, const std::vector<Area>& areas, const Knobs& knobs) {
   std::vector<int> next(areas.size());
   RankTiles all;
-  for (const Block& block : blocks_of({0, product.rows}, {0, product.cols}, knobs)) {
+  for (const TileBlock& block : blocks_of({0, product.rows}, {0, product.cols}, knobs)) {
     RankTile tile{block, all.pieces.size(), 0};
     for (const Area& area : areas) {
       const std::int64_t begin = std::max(block.rows.begin, area.rows.begin);

@@ -10,12 +10,12 @@
 namespace imbrex::plan {
 
 /// A block of a product.
-struct Block {
+struct TileBlock {
   Range rows, cols;
 };
 
 /// The blocks of an area, in CTA swizzle groups of `group` block rows: columns outer, rows inner.
-std::vector<Block> blocks_of(Range rows, Range cols, const Knobs& knobs);
+std::vector<TileBlock> blocks_of(Range rows, Range cols, const Knobs& knobs);
 
 /// The part of the product that one rank owns.
 struct Area {
@@ -27,14 +27,14 @@ bool are_of_one_size(const std::vector<Area>& areas);
 
 /// A block and the index of its area.
 struct OwnedBlock {
-  Block block;
+  TileBlock block;
   int owner = 0;
   int index = 0;  ///< position among the owner's blocks, the same on every rank
 };
 
 /// A tile that spans areas: its first part in RankTiles::pieces, and how many there are.
 struct RankTile {
-  Block block;
+  TileBlock block;
   std::size_t first = 0, count = 0;
 };
 
@@ -44,7 +44,9 @@ struct RankTiles {
   std::vector<OwnedBlock> pieces;
 
   std::size_t size() const { return spanning.empty() ? pieces.size() : spanning.size(); }
-  const Block& block(std::size_t tile) const { return spanning.empty() ? pieces[tile].block : spanning[tile].block; }
+  const TileBlock& block(std::size_t tile) const {
+    return spanning.empty() ? pieces[tile].block : spanning[tile].block;
+  }
   std::span<const OwnedBlock> pieces_of(std::size_t tile) const {
     if (spanning.empty()) return {&pieces[tile], 1};
     return {&pieces[spanning[tile].first], spanning[tile].count};

@@ -152,7 +152,7 @@ std::string required_text(const Environment& e, Key key, const std::string& laun
 }
 
 /// Behind the port at which torchrun's own store listens.
-Reach torch_reach(const Environment& e, const Bootstrap& bootstrap) {
+MeetingPlace torch_meeting_place(const Environment& e, const Bootstrap& bootstrap) {
   const std::string host = required_text(e, Key::torch_master_addr, bootstrap.launcher);
   required_text(e, Key::torch_master_port, bootstrap.launcher);
   const std::int64_t port = *e.integer(Key::torch_master_port);
@@ -202,15 +202,15 @@ void expect_secret(const Environment& e, const Bootstrap& bootstrap) {
       now, bootstrap.launcher, bootstrap.launcher, name, least_secret);
 }
 
-std::optional<Reach> reach_of(const Environment& e, const Bootstrap& bootstrap, bool spans) {
+std::optional<MeetingPlace> reach_of(const Environment& e, const Bootstrap& bootstrap, bool spans) {
   if (const auto address = e.text(Key::address))
-    return parse_reach(base::name_of(Key::address), *address, bootstrap.key);
+    return parse_meeting_place(base::name_of(Key::address), *address, bootstrap.key);
   if (!spans) return std::nullopt;
-  if (bootstrap.launcher == "torchrun") return torch_reach(e, bootstrap);
+  if (bootstrap.launcher == "torchrun") return torch_meeting_place(e, bootstrap);
   if (bootstrap.launcher == "Slurm") {
     const Key list = e.has(Key::slurm_step_nodelist) ? Key::slurm_step_nodelist : Key::slurm_nodelist;
     const std::string host = first_host(required_text(e, list, bootstrap.launcher));
-    return parse_reach(base::name_of(list), host, bootstrap.key);
+    return parse_meeting_place(base::name_of(list), host, bootstrap.key);
   }
   IMBREX_EXPECTS(
       false,

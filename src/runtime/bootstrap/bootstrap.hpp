@@ -7,7 +7,7 @@
 #include <string_view>
 
 #include "base/environment.hpp"
-#include "runtime/hosts/reach.hpp"
+#include "runtime/hosts/meeting_place.hpp"
 
 namespace imbrex::runtime {
 
@@ -18,7 +18,8 @@ struct Bootstrap {
   int size = 1;
   std::string key;      ///< the same on all ranks of one launch, different for any other launch on this host
   bool secret = false;  ///< no other process can guess the key: it is random, and came from parent to child
-  std::optional<Reach> reach = {};  ///< where rank 0 is reached over a network; not set: all ranks are on this host
+  std::optional<MeetingPlace> reach =
+      {};  ///< where rank 0 is reached over a network; not set: all ranks are on this host
 };
 
 inline constexpr std::size_t least_secret = 16;

@@ -25,7 +25,7 @@ UniqueId World::make_unique_id(const std::string& address) {
   if (const std::string reached = address.empty() ? set.value_or("") : address; !reached.empty()) {
     IMBREX_EXPECTS(reached.size() <= most_id_address, "address '{}': it must have at most {} bytes", reached,
                    most_id_address);
-    static_cast<void>(runtime::parse_reach("address", reached, text));
+    static_cast<void>(runtime::parse_meeting_place("address", reached, text));
     text += '@' + reached;
   }
   UniqueId id;
@@ -41,7 +41,8 @@ std::unique_ptr<World> World::connect(const UniqueId& id, int rank, int size, co
       "the unique id was not made by World::make_unique_id");
   runtime::LaunchIdentity launch{text, true, {}};
   if (text.size() > digits)
-    launch.reach = runtime::parse_reach("the unique id's address", text.substr(digits + 1), text.substr(0, digits));
+    launch.reach =
+        runtime::parse_meeting_place("the unique id's address", text.substr(digits + 1), text.substr(0, digits));
   return runtime::meet(launch, rank, size, options);
 }
 

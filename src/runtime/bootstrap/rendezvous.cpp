@@ -408,7 +408,7 @@ Met meet_here(const Meeting& meeting, int rank) {
   return listener ? Host(std::move(listener), meeting).gather() : join(meeting, rank, std::move(socket));
 }
 
-std::unique_ptr<World> complete(Met met, int rank, const WorldOptions& options, std::unique_ptr<Links> links) {
+std::unique_ptr<World> complete(Met met, int rank, const WorldOptions& options, std::unique_ptr<HostLinks> links) {
   auto world = std::make_unique<HostWorld>(std::move(met.segment), rank, options, Kind::processes, std::move(met.lines),
                                            std::move(links));
   // Once: every rank watches its peers. Twice: every rank was alive after that, so no rank watches a process that got
@@ -436,7 +436,7 @@ std::unique_ptr<World> meet_by_network(const LaunchIdentity& launch, unsigned se
   const bool several = roster.hosts() > 1;
   try {
     Met met = meet_here(meeting, rank);
-    auto links = several ? std::make_unique<Links>(hosts.join_hosts(), rank, options.wait_limit) : nullptr;
+    auto links = several ? std::make_unique<HostLinks>(hosts.join_hosts(), rank, options.wait_limit) : nullptr;
     return complete(std::move(met), rank, options, std::move(links));
   } catch (const Error& error) {
     hosts.give_up(error.what());

@@ -6,15 +6,15 @@
 #include <string>
 
 #include "imbrex/world.hpp"
-#include "runtime/hosts/reach.hpp"
+#include "runtime/hosts/meeting_place.hpp"
 
 namespace imbrex::runtime {
 
 /// What the ranks of one launch have in common.
 struct LaunchIdentity {
   std::string key;
-  bool secret = false;         ///< only the ranks can know the key
-  std::optional<Reach> reach;  ///< where rank 0 is reached over a network; not set: all ranks are on this host
+  bool secret = false;                ///< only the ranks can know the key
+  std::optional<MeetingPlace> reach;  ///< where rank 0 is reached over a network; not set: all ranks are on this host
 };
 
 /// Meets the other ranks that call with the same key. The n-th call of every process with one key meets the others'

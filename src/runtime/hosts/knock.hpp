@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/hosts/gate.hpp"
+#include "runtime/hosts/admission.hpp"
 
 namespace imbrex::runtime {
 

@@ -39,7 +39,7 @@ std::string own_host_name() {
   return gethostname(name, sizeof name - 1) == 0 ? name : "?";
 }
 
-Reach parse_reach(std::string_view variable, const std::string& text, const std::string& key) {
+MeetingPlace parse_meeting_place(std::string_view variable, const std::string& text, const std::string& key) {
   const HostPort parsed = parse_host_port(variable, text);
   if (parsed.port != 0) {
     IMBREX_EXPECTS(parsed.port <= 65536 - ports_tried,
@@ -198,7 +198,7 @@ class HostsMeeting::Registrar {
   static constexpr std::size_t max_refusal = 1024;
 
   HostsMeeting& meeting_;
-  Gate gate_;
+  Admission gate_;
   std::vector<Guest> guests_;  // by rank; rank 0's has no connection
   std::vector<Guest> refused_;
   std::vector<Guest> admitted_;  // at once; those that have been taken are empty
@@ -206,7 +206,7 @@ class HostsMeeting::Registrar {
   LateToJoin late_{0, meeting_.options_};
 };
 
-HostsMeeting::HostsMeeting(const std::string& key, unsigned sequence, const Reach& reach, int rank, int size,
+HostsMeeting::HostsMeeting(const std::string& key, unsigned sequence, const MeetingPlace& reach, int rank, int size,
                            const WorldOptions& options)
     : secret_(key),
       sequence_(sequence),
@@ -352,7 +352,7 @@ void HostsMeeting::await_later_ranks() {
   for (int rank = rank_ + 1; rank < size_; ++rank)
     if (roster_.ranks[static_cast<std::size_t>(rank)].host != roster_.ranks[static_cast<std::size_t>(rank_)].host)
       missing.push_back(rank);
-  Gate gate(std::move(listener_), secret_, gate_name(secret_, sequence_, roster_.nonce, rank_));
+  Admission gate(std::move(listener_), secret_, gate_name(secret_, sequence_, roster_.nonce, rank_));
   const Deadline deadline = deadline_in(options_.wait_limit);
   while (!missing.empty()) {
     if (milliseconds_until(deadline) == 0)

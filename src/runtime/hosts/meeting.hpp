@@ -7,7 +7,7 @@
 
 #include "imbrex/world.hpp"
 #include "runtime/hosts/knock.hpp"
-#include "runtime/hosts/reach.hpp"
+#include "runtime/hosts/meeting_place.hpp"
 
 namespace imbrex::runtime {
 
@@ -35,7 +35,7 @@ struct Acquaintance {
 class HostsMeeting {
  public:
   /// The `sequence`-th world of that key.
-  HostsMeeting(const std::string& key, unsigned sequence, const Reach& reach, int rank, int size,
+  HostsMeeting(const std::string& key, unsigned sequence, const MeetingPlace& reach, int rank, int size,
                const WorldOptions& options);
 
   /// Every rank meets rank 0, and learns who is where.
@@ -61,7 +61,7 @@ class HostsMeeting {
 
   Secret secret_;
   unsigned sequence_;
-  Reach reach_;
+  MeetingPlace reach_;
   int rank_, size_;
   const WorldOptions& options_;
   Deadline deadline_;                    // until all have found rank 0

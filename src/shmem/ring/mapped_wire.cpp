@@ -9,7 +9,7 @@ namespace imbrex::shmem::ring {
 namespace {
 
 template <typename T>
-T change(T* word, const Transfer& transfer) {
+T change(T* word, const WireTransfer& transfer) {
   const auto operand = words::cast<T>(static_cast<words::BitsOf<T>>(transfer.operand));
   if (transfer.verb == Verb::fetch_add) return words::fetch_add(word, operand);
   if constexpr (Integer<T>) switch (transfer.verb) {
@@ -24,7 +24,7 @@ T change(T* word, const Transfer& transfer) {
 }
 
 template <typename T>
-void change_and_tell(std::byte* there, const Transfer& transfer) {
+void change_and_tell(std::byte* there, const WireTransfer& transfer) {
   const T before = change(reinterpret_cast<T*>(there), transfer);
   if (transfer.here != nullptr) words::store(reinterpret_cast<T*>(transfer.here), before);
 }
@@ -35,7 +35,7 @@ class MappedWire final : public Wire {
     IMBREX_EXPECTS(heap.device() == Device::cpu, "a wire of mapped memory needs a heap in memory of one host");
   }
 
-  bool begin(const Transfer& transfer) override {
+  bool begin(const WireTransfer& transfer) override {
     std::byte* there = device::at_rank(group_, reinterpret_cast<std::byte*>(group_.own), transfer.pe) + transfer.there;
     switch (transfer.verb) {
       case Verb::put: copy_between(there, transfer.here, transfer.bytes); break;

@@ -174,7 +174,7 @@ bool Proxy::decode(std::uint32_t number, const Template& entry, const Descriptor
     return offset <= part_bytes_ && bytes <= part_bytes_ - offset;
   };
   Refusal wrong{};
-  const auto append = [&](const Transfer& transfer, bool behind) {
+  const auto append = [&](const WireTransfer& transfer, bool behind) {
     if (!holds(transfer.there, transfer.bytes)) wrong = Refusal::outside_there;
     if (transfer.verb != Verb::put && transfer.verb != Verb::get && transfer.there % transfer.bytes != 0)
       wrong = Refusal::odd_place;
@@ -227,7 +227,7 @@ bool Proxy::begin(std::uint32_t number) {
   Work& work = lane.work;
   if (!ordered_ && work.fenced && !may_begin(lane, work.fence)) return false;
   for (; work.begun < work.count; ++work.begun) {
-    const Transfer& transfer = work.transfer[work.begun];
+    const WireTransfer& transfer = work.transfer[work.begun];
     if (!ordered_ && work.behind[work.begun] && !may_begin(lane, transfer.pe)) return false;
     if (!wire_->begin(transfer)) return false;
     ++lane.under_way[transfer.pe];

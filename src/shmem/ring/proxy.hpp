@@ -60,7 +60,7 @@ class Proxy {
  private:
   /// What a descriptor comes to: up to two transfers, the second behind the first.
   struct Work {
-    Transfer transfer[2];
+    WireTransfer transfer[2];
     bool behind[2] = {false, false};  ///< all that came before from this context to the PE
     int count = 0, begun = 0;
     std::uint32_t end = 0;  ///< the slot after it

@@ -28,7 +28,7 @@ enum class WordType : std::uint8_t { unsigned_integer, floating_point };  ///< w
 
 /// One thing that a wire is to do. Offsets count from the beginning of the PE's whole part, states before the heap
 /// included: Handle::group.own.
-struct Transfer {
+struct WireTransfer {
   Verb verb = Verb::put;
   WordType type = WordType::unsigned_integer;
   std::uint32_t pe = 0;
@@ -47,7 +47,7 @@ class Wire {
 
   /// Takes the transfer, or says that there is no room: poll, and try again. The memory at `here` is the wire's until
   /// poll has handed back the token.
-  virtual bool begin(const Transfer& transfer) = 0;
+  virtual bool begin(const WireTransfer& transfer) = 0;
 
   /// Goes on with all that was begun, here and for peers who ask this PE. Writes the tokens of what is complete, and
   /// returns their number: puts and atomic operations have taken effect, so that a wait over there sees them; what gets

@@ -143,7 +143,7 @@ TEST(GpuExchange, BitsOnSeveralNumbersOfRanks) {
   for (const int ranks : test::rank_counts(2)) run_cases(ranks, all_cases(), {}, 2);
 }
 
-std::vector<ExchangeCase> coded_cases() {
+std::vector<ExchangeCase> quantized_cases() {
   std::vector<ExchangeCase> list;
   for (const ExchangeKind kind : kinds)
     for (const Type type : {Type::bf16, Type::fp16, Type::fp32})
@@ -154,9 +154,9 @@ std::vector<ExchangeCase> coded_cases() {
   return list;
 }
 
-TEST(GpuExchange, CodedBitsOnSeveralNumbersOfRanks) {
+TEST(GpuExchange, QuantizedBitsOnSeveralNumbersOfRanks) {
   NEEDS_GPUS(2);
-  for (const int ranks : test::rank_counts(1)) run_cases(ranks, coded_cases(), {}, 2);
+  for (const int ranks : test::rank_counts(1)) run_cases(ranks, quantized_cases(), {}, 2);
 }
 
 TEST(GpuExchange, BlocksLargerThanTheWorkspaceAndPauses) {

@@ -29,8 +29,8 @@
 namespace imbrex {
 namespace {
 
-using cuda::CodedKnobs, cuda::CodedSteps, cuda::CodedWay, cuda::CudaCollectives, cuda::ExactAlgorithm, cuda::ExactKnobs,
-    cuda::RmsNormKnobs, cuda::Turn;
+using cuda::QuantizedKnobs, cuda::QuantizedSteps, cuda::QuantizedWay, cuda::CudaCollectives, cuda::ExactAlgorithm,
+    cuda::ExactKnobs, cuda::RmsNormKnobs, cuda::Turn;
 using test::Stream, test::Trouble;
 using Bytes = std::vector<std::byte>;
 
@@ -333,7 +333,7 @@ std::vector<CollectiveCase> all_collectives() {
                       c.all_reduce(in, out, count, Type::bf16, stream, knobs);
                     }});
   };
-  const auto coded = [&](const char* name, const char* codec, const CodedKnobs& knobs) {
+  const auto quantized = [&](const char* name, const char* codec, const QuantizedKnobs& knobs) {
     list.push_back({name, [=](CudaCollectives& c, std::byte* in, std::byte* out, cudaStream_t stream) {
                       c.all_reduce(in, out, count, Type::bf16, parse_codec_pair(codec), stream, knobs);
                     }});
@@ -351,13 +351,13 @@ std::vector<CollectiveCase> all_collectives() {
   norm("RMSNorm, one shot", {.algorithm = ExactAlgorithm::one_shot});
   norm("RMSNorm, two shot", {.algorithm = ExactAlgorithm::two_shot, .blocks = 2, .cluster = 1});
   norm("RMSNorm, two shot, clusters", {.algorithm = ExactAlgorithm::two_shot, .blocks = 2, .cluster = 2});
-  coded("packets", "int8", {.way = CodedWay::packets});
-  coded("staged", "int8", {.way = CodedWay::copies});
-  coded("staged, few slots", "int8", {.blocks = 1, .span = 64, .slots = 3, .way = CodedWay::copies});
-  coded("any codec", "int5-asym", {.blocks = 1, .span = 64, .slots = 3, .way = CodedWay::copies});
-  coded("with a tolerance", "int8", {.blocks = 1, .span = 64, .slots = 3, .tolerance = 1});
-  coded("one step", "int8", {.blocks = 1, .span = 64, .slots = 3, .steps = CodedSteps::one_step});
-  coded("ring", "int8", {.blocks = 1, .span = 64, .steps = CodedSteps::ring});
+  quantized("packets", "int8", {.way = QuantizedWay::packets});
+  quantized("staged", "int8", {.way = QuantizedWay::copies});
+  quantized("staged, few slots", "int8", {.blocks = 1, .span = 64, .slots = 3, .way = QuantizedWay::copies});
+  quantized("any codec", "int5-asym", {.blocks = 1, .span = 64, .slots = 3, .way = QuantizedWay::copies});
+  quantized("with a tolerance", "int8", {.blocks = 1, .span = 64, .slots = 3, .tolerance = 1});
+  quantized("one step", "int8", {.blocks = 1, .span = 64, .slots = 3, .steps = QuantizedSteps::one_shot});
+  quantized("ring", "int8", {.blocks = 1, .span = 64, .steps = QuantizedSteps::ring});
   for (const ExchangeKind kind : {ExchangeKind::reduce_scatter, ExchangeKind::all_gather, ExchangeKind::all_to_all}) {
     const bool gather = kind == ExchangeKind::all_gather, scatter = kind == ExchangeKind::reduce_scatter;
     list.push_back({gather    ? "all_gather"
@@ -366,18 +366,18 @@ std::vector<CollectiveCase> all_collectives() {
                     [kind](CudaCollectives& c, std::byte* in, std::byte* out, cudaStream_t stream) {
                       c.exchange(kind, in, out, count, Type::bf16, stream, {.blocks = 2});
                     }});
-    list.push_back({gather    ? "coded all_gather"
-                    : scatter ? "coded reduce_scatter"
-                              : "coded all_to_all",
+    list.push_back({gather    ? "quantized all_gather"
+                    : scatter ? "quantized reduce_scatter"
+                              : "quantized all_to_all",
                     [kind](CudaCollectives& c, std::byte* in, std::byte* out, cudaStream_t stream) {
                       c.exchange(kind, in, out, count, Type::bf16, parse_codec("int8"), stream);
                     }});
   }
   list.push_back({"vote", [](CudaCollectives& c, std::byte* in, std::byte* out, cudaStream_t stream) {
                     const CodecPair pair = parse_codec_pair("int8");
-                    c.vote(in, count, Type::bf16, pair, CodedSteps::two_step, 1, stream);
+                    c.vote(in, count, Type::bf16, pair, QuantizedSteps::two_shot, 1, stream);
                     c.all_reduce(in, out, count, Type::bf16, pair, stream,
-                                 CodedKnobs{.tolerance = 1, .turn = Turn::unless_exact});
+                                 QuantizedKnobs{.tolerance = 1, .turn = Turn::unless_exact});
                     c.all_reduce(in, out, count, Type::bf16, stream,
                                  ExactKnobs{.algorithm = ExactAlgorithm::two_shot, .turn = Turn::if_exact});
                   }});

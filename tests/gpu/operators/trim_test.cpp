@@ -111,9 +111,9 @@ class Everything {
     if (test::ranks_per_gpu() == 1) {
       subject(world, Operator::all_gather_gemm, shape, Transport::push, 3);
     }
-    for (const bool coded : {false, true}) {
+    for (const bool quantized : {false, true}) {
       AllReduceOptions options;
-      if (coded) options.codec = parse_codec_pair("int8");
+      if (quantized) options.codec = parse_codec_pair("int8");
       reduced_.push_back(std::make_unique<Reduced>(world, options));
       add(*reduced_.back(), [op = reduced_.back().get()](cudaStream_t on) { op->call(on); });
     }

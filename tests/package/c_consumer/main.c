@@ -189,9 +189,9 @@ static void sum(imbrex_world* world) {
   EXPECT_OK(imbrex_collective_destroy(collective));
 
   const float tolerance = 8;
-  const imbrex_all_reduce_options coded = {
-      .size = sizeof coded, .codec = "int8", .algorithm = "two_shot", .tolerance = &tolerance, .device = IMBREX_CPU};
-  EXPECT_OK(imbrex_all_reduce_make(world, COUNT, IMBREX_FP32, &coded, &collective));
+  const imbrex_all_reduce_options quantized = {
+      .size = sizeof quantized, .codec = "int8", .algorithm = "two_shot", .tolerance = &tolerance, .device = IMBREX_CPU};
+  EXPECT_OK(imbrex_all_reduce_make(world, COUNT, IMBREX_FP32, &quantized, &collective));
   EXPECT_OK(imbrex_collective_run(collective, operands, 2, NULL));
   EXPECT_OK(imbrex_collective_report(collective, &report));
   EXPECT(!report.exact && report.groups > 0 && report.largest_error > 0 && report.largest_error <= 8.1);
@@ -393,9 +393,9 @@ static void refuse(imbrex_world* world) {
   EXPECT(own_rank == 2 || strstr(imbrex_error_message(), "rank 2") != NULL);
   gemm.n = own_rank == 2 ? 2 * N : N;
   EXPECT_REFUSED(imbrex_operator_make(world, IMBREX_GEMM_ALL_REDUCE, &gemm, &options, &op), "rank 2 asks for n = 96");
-  const imbrex_all_reduce_options coded = {
-      .size = sizeof coded, .codec = own_rank == 1 ? "int9" : "int8", .device = IMBREX_CPU};
-  EXPECT_REFUSED(imbrex_all_reduce_make(world, 64, IMBREX_FP32, &coded, &collective), "int9");
+  const imbrex_all_reduce_options quantized = {
+      .size = sizeof quantized, .codec = own_rank == 1 ? "int9" : "int8", .device = IMBREX_CPU};
+  EXPECT_REFUSED(imbrex_all_reduce_make(world, 64, IMBREX_FP32, &quantized, &collective), "int9");
   EXPECT(collective == NULL);
   EXPECT_REFUSED(imbrex_all_reduce_make(world, -1, IMBREX_FP32, NULL, &collective), "-1");
   EXPECT_REFUSED(imbrex_exchange_make(world, 3, 64, IMBREX_FP32, NULL, &collective), "kind = 3");

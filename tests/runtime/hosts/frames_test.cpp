@@ -9,7 +9,7 @@
 #include "imbrex/error.hpp"
 #include "runtime/hosts/knock.hpp"
 #include "runtime/hosts/launch.hpp"
-#include "runtime/hosts/reach.hpp"
+#include "runtime/hosts/meeting_place.hpp"
 
 namespace imbrex::runtime {
 namespace {
@@ -289,7 +289,7 @@ class Gates : public testing::Test {
     RankHello hello;
     RankClaim claim;
   };
-  Visitor visit(Gate& gate, const Secret& known = secret) {
+  Visitor visit(Admission& gate, const Secret& known = secret) {
     std::string why;
     Visitor result{Connection(test::connect_tcp(at, deadline_in(5), why)), {}, {}, {}, {}};
     EXPECT_TRUE(result.connection) << why;
@@ -308,7 +308,7 @@ class Gates : public testing::Test {
       visitor.connection.protect(Session(known, *shared, transcript_of(visitor.banner, visitor.hello), End::guest));
   }
   /// What the gate says once it has turned this visitor away.
-  std::string turned_away(Gate& gate, Visitor& visitor) {
+  std::string turned_away(Admission& gate, Visitor& visitor) {
     for (const Deadline end = deadline_in(5); milliseconds_until(end) > 0; usleep(1000)) {
       EXPECT_TRUE(gate.admit().empty());
       if (!visitor.connection.receive()) break;
@@ -319,7 +319,7 @@ class Gates : public testing::Test {
 };
 
 TEST_F(Gates, WhoKnowsTheSecretIsTakenAndLearnsThatTheOtherDoes) {
-  Gate gate(std::move(listener), secret, world);
+  Admission gate(std::move(listener), secret, world);
   Visitor good = visit(gate);
   greet(good);
   good.connection.send(FrameKind::claim, bytes_of(good.claim));
@@ -342,7 +342,7 @@ TEST_F(Gates, WhoKnowsTheSecretIsTakenAndLearnsThatTheOtherDoes) {
 }
 
 TEST_F(Gates, OthersAreTurnedAway) {
-  Gate gate(std::move(listener), secret, world);
+  Admission gate(std::move(listener), secret, world);
   constexpr std::string_view unknown = "it does not know the launch's key";
   Visitor other = visit(gate, Secret("another"));
   greet(other, Secret("another"));
@@ -367,7 +367,7 @@ TEST_F(Gates, OthersAreTurnedAway) {
 
 // Who hands a greeting on from another port has the right proof: that of who meant the other port.
 TEST_F(Gates, WhoMeantAnotherPortIsTurnedAway) {
-  Gate gate(std::move(listener), secret, world);
+  Admission gate(std::move(listener), secret, world);
   Visitor handed_on = visit(gate);
   handed_on.hello.port = at.port() - 1u;
   handed_on.hello.proof = of_hello(secret, handed_on.banner, handed_on.hello);
@@ -379,7 +379,7 @@ TEST_F(Gates, WhoMeantAnotherPortIsTurnedAway) {
 }
 
 TEST_F(Gates, WhoKnowsTheSecretAndHasNoKeysIsTurnedAway) {
-  Gate gate(std::move(listener), secret, world);
+  Admission gate(std::move(listener), secret, world);
   Visitor without = visit(gate);
   without.hello.key = {};
   without.hello.proof = of_hello(secret, without.banner, without.hello);
@@ -404,7 +404,7 @@ TEST_F(Gates, WhoKnowsTheSecretAndHasNoKeysIsTurnedAway) {
 }
 
 TEST_F(Gates, WhoSaysNothingHasASecond) {
-  Gate gate(std::move(listener), secret, world);
+  Admission gate(std::move(listener), secret, world);
   const Visitor silent = visit(gate);
   usleep(1100000);
   gate.admit();
@@ -423,7 +423,7 @@ TEST(Knocks, WhatEachPlaceAnsweredIsSaid) {
   EXPECT_EQ(answers.text(), "10.0.0.1 ports 7 to 9, 11: refused");
 }
 
-TEST(Reach, TextsAreTakenApart) {
+TEST(MeetingPlace, TextsAreTakenApart) {
   const auto expect = [](const std::string& text, const std::string& host, int port) {
     const HostPort parsed = parse_host_port("x", text);
     EXPECT_EQ(parsed.host, host);
@@ -437,7 +437,7 @@ TEST(Reach, TextsAreTakenApart) {
   expect("[fe80::1]:7", "fe80::1", 7);
   for (const char* wrong : {"", ":", ":7", "a:", "a:0", "a:65536", "a:7x", "[]:7", "[a]7", "[a]:"})
     EXPECT_THROW(parse_host_port("x", wrong), Error) << wrong;
-  EXPECT_EQ(parse_reach("x", "node1", "key").first_port, parse_reach("x", "node2", "key").first_port);
+  EXPECT_EQ(parse_meeting_place("x", "node1", "key").first_port, parse_meeting_place("x", "node2", "key").first_port);
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
 // How many a gate holds, and what of a process' descriptors it leaves to others.
-#include "runtime/hosts/gate.hpp"
+#include "runtime/hosts/admission.hpp"
 
 #include <gtest/gtest.h>
 #include <sys/resource.h>
@@ -12,7 +12,7 @@
 namespace imbrex::runtime {
 namespace {
 
-TEST(Gate, TextsOfAFixedSizeAreCutToIt) {
+TEST(Admission, TextsOfAFixedSizeAreCutToIt) {
   char field[8];
   for (const std::string text : {"", "a", "1234567", "12345678", "123456789"}) {
     std::memset(field, 'x', sizeof field);
@@ -60,7 +60,7 @@ class Visited {
   const Secret secret_{"the secret"};
   FileDescriptor listener_ = listen_tcp(*Endpoint::parse("127.0.0.1", 0));
   const Endpoint at_ = own_end(listener_);
-  std::optional<Gate> gate_;
+  std::optional<Admission> gate_;
   std::vector<Connection> connections_;
 };
 
@@ -72,7 +72,7 @@ void within_a_second(const std::function<bool()>& run) {
 }
 
 // A quarter of what the process may have, and no more than 32, is left to the ranks and to the rest of the program.
-TEST(Gate, LeavesDescriptorsToOthers) {
+TEST(Admission, LeavesDescriptorsToOthers) {
   for (const auto& [most, left] : {std::pair{64, 16}, std::pair{400, 32}})
     within_a_second([most = most, left = left] {
       Visited gate(static_cast<rlim_t>(most));
@@ -95,7 +95,7 @@ TEST(Gate, LeavesDescriptorsToOthers) {
     });
 }
 
-TEST(Gate, TakesInFewATurnAndTheOldestGiveWay) {
+TEST(Admission, TakesInFewATurnAndTheOldestGiveWay) {
   constexpr std::size_t most = 2 * max_world_size, few = most / 4;
   within_a_second([&] {
     Visited gate;

@@ -10,7 +10,7 @@
 
 #include "runtime/hosts/knock.hpp"
 #include "runtime/hosts/launch.hpp"
-#include "runtime/hosts/reach.hpp"
+#include "runtime/hosts/meeting_place.hpp"
 
 namespace imbrex::test {
 namespace {

@@ -11,7 +11,7 @@
 
 #include "runtime/hosts/knock.hpp"
 #include "runtime/hosts/launch.hpp"
-#include "runtime/hosts/reach.hpp"
+#include "runtime/hosts/meeting_place.hpp"
 
 namespace imbrex::test {
 namespace {
@@ -358,7 +358,7 @@ TEST(HostsStrangers, TakeAllDescriptors) {
 /// A member's connection to the test, which is rank 0 of the launch's world, and what the member claimed.
 Guest receive_member(const HostsLaunch& launch) {
   const Secret secret = secret_of(launch);
-  Gate gate(listen_tcp(endpoint(launch.port)), secret, world_of(launch));
+  Admission gate(listen_tcp(endpoint(launch.port)), secret, world_of(launch));
   std::vector<Guest> guests;
   for (const Deadline end = deadline_in(10); guests.empty() && milliseconds_until(end) > 0; usleep(1000))
     guests = gate.admit();

@@ -18,7 +18,7 @@ class UnkindWire final : public Wire {
  public:
   UnkindWire(std::unique_ptr<Wire> wire, std::uint64_t seed) : wire_(std::move(wire)), random_(seed) {}
 
-  bool begin(const Transfer& transfer) override {
+  bool begin(const WireTransfer& transfer) override {
     if (waiting_.size() >= 64 || random_() % 8 == 0) return false;
     waiting_.push_back(transfer);
     return true;
@@ -46,7 +46,7 @@ class UnkindWire final : public Wire {
  private:
   std::unique_ptr<Wire> wire_;
   std::mt19937_64 random_;
-  std::vector<Transfer> waiting_;
+  std::vector<WireTransfer> waiting_;
   std::vector<std::uint64_t> done_;
 };
 
@@ -58,7 +58,7 @@ class FaultyWire final : public Wire {
   FaultyWire(std::unique_ptr<Wire> wire, Fault fault, std::uint64_t behind)
       : wire_(std::move(wire)), fault_(fault), left_(behind) {}
 
-  bool begin(const Transfer& transfer) override {
+  bool begin(const WireTransfer& transfer) override {
     // Several words, because others may be lost unseen: a get may bring what was there before.
     const bool concerned = fault_ == Fault::loses_a_put ? transfer.verb == Verb::put && transfer.bytes > 8
                                                         : transfer.verb == Verb::fetch_add;

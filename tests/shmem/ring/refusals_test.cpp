@@ -143,7 +143,7 @@ TEST(RingFailures, AThreadThatStopsIsABoundedError) {
 class LostWire final : public Wire {
  public:
   explicit LostWire(std::unique_ptr<Wire> wire) : wire_(std::move(wire)) {}
-  bool begin(const Transfer& transfer) override {
+  bool begin(const WireTransfer& transfer) override {
     if (transfer.pe == 1 && ++count_ == 2) throw Error(ErrorCode::runtime_failure, "PE 1 cannot be reached");
     return wire_->begin(transfer);
   }

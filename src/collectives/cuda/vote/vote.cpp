@@ -17,12 +17,12 @@ void load_vote_kernels() {
   }
 }
 
-void CudaCollectives::vote(const void* in, std::int64_t count, Type type, const CodecPair& pair, CodedSteps steps,
+void CudaCollectives::vote(const void* in, std::int64_t count, Type type, const CodecPair& pair, QuantizedSteps steps,
                            float tolerance, cudaStream_t stream, std::uint32_t blocks) {
   validate(pair.reduce_scatter);
   validate(pair.all_gather);
   expect_operands(in, in, count, type);
-  IMBREX_EXPECTS(steps != CodedSteps::ring, "a ring takes no tolerance");
+  IMBREX_EXPECTS(steps != QuantizedSteps::ring, "a ring takes no tolerance");
   IMBREX_EXPECTS(blocks <= max_comm_blocks, "{} blocks: at most {}", blocks, max_comm_blocks);
   IMBREX_EXPECTS(count <= std::int64_t{1} << 33, "{} values through a codec: at most 2^33", count);
   if (count == 0) return;
@@ -32,10 +32,10 @@ void CudaCollectives::vote(const void* in, std::int64_t count, Type type, const 
   a.in = in;
   a.count = static_cast<std::uint64_t>(count);
   a.value_blocks =
-      static_cast<std::uint32_t>((count + group - 1) / group * (group / static_cast<int>(coded_block_values)));
+      static_cast<std::uint32_t>((count + group - 1) / group * (group / static_cast<int>(quantized_block_values)));
   a.pair = pair;
-  a.two_steps = steps == CodedSteps::two_step;
-  a.allowed = codec::part_allowance(tolerance, a.two_steps ? ranks + 1 : ranks);
+  a.two_shot = steps == QuantizedSteps::two_shot;
+  a.allowed = codec::part_allowance(tolerance, a.two_shot ? ranks + 1 : ranks);
   blocks = own_blocks(blocks, std::clamp((a.value_blocks + vote_threads - 1) / vote_threads, 1u, processors_));
   a.source_stride = std::uint64_t{16} * max_comm_blocks;
   launch(vote_kernel(type), blocks, vote_threads, &a, stream);

@@ -1,7 +1,7 @@
 // Every rank looks at its own tensor, as cpu_all_reduce.cpp does, and tells the others, block by block: block b of all
 // ranks tell each other whether one of the groups that they saw could exceed the tolerance. A block that hears of one
 // writes down the epoch that follows, which then runs exactly; all ranks hear the same.
-#include "collectives/cuda/coded/coded_block.cuh"
+#include "collectives/cuda/quantized/quantized_block.cuh"
 #include "collectives/cuda/vote/vote.hpp"
 #include "collectives/cuda/wire/packet.cuh"
 
@@ -10,14 +10,14 @@ namespace {
 
 /// Whether this thread's group could. By a whole warp; a group's blocks lie in neighbouring lanes.
 template <Type type>
-__device__ __forceinline__ bool group_exceeds(const VoteArgs& a, const float (&values)[coded_block_values]) {
+__device__ __forceinline__ bool group_exceeds(const VoteArgs& a, const float (&values)[quantized_block_values]) {
   const codec::Extremes extremes =
       extremes_of({.asymmetric = true, .group = a.pair.reduce_scatter.group}, values);  // both of them
   const auto infinity = static_cast<std::int32_t>(codec::infinity_bits);
   const float low = codec::unordered(extremes.low), high = codec::unordered(extremes.high);
   // What is no finite value is beyond every tolerance.
   if (extremes.high >= infinity || extremes.low <= codec::ordered(-codec::float_of(codec::infinity_bits))) return true;
-  return codec::exceeds(a.pair, codec::range_of(type), static_cast<int>(a.comm.ranks), a.two_steps, a.allowed, low,
+  return codec::exceeds(a.pair, codec::range_of(type), static_cast<int>(a.comm.ranks), a.two_shot, a.allowed, low,
                         high);
 }
 
@@ -36,7 +36,7 @@ __global__ void __launch_bounds__(vote_threads, 1) vote(const __grid_constant__ 
   for (std::uint64_t block = std::uint64_t{blockIdx.x} * blockDim.x + threadIdx.x; block / 32 * 32 < a.value_blocks;
        block += step) {
     const bool there = block < a.value_blocks;
-    float values[coded_block_values] = {};
+    float values[quantized_block_values] = {};
     if (there) BlockView<type>::to_float(in.load(block), values);
     exceeds |= group_exceeds<type>(a, values) && there;
   }

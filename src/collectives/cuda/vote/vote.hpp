@@ -14,9 +14,9 @@ struct VoteArgs {
   Comm comm;
   const void* in;
   std::uint64_t count;
-  std::uint32_t value_blocks;  ///< of coded_block_values values, whole groups
+  std::uint32_t value_blocks;  ///< of quantized_block_values values, whole groups
   CodecPair pair;
-  bool two_steps;
+  bool two_shot;
   float allowed;                ///< error of a part, or of the sums
   std::uint64_t source_stride;  ///< bytes between the slots of two sources
 };

@@ -17,7 +17,7 @@ __device__ __forceinline__ std::byte* slots_of(const Comm& c, std::uint32_t rank
   return workspace(c, rank) + slots_offset + (epoch & 1) * c.copy_bytes;
 }
 
-__device__ __forceinline__ std::byte* coded_slots_of(const Comm& c, std::uint32_t rank, std::uint64_t epoch) {
+__device__ __forceinline__ std::byte* quantized_slots_of(const Comm& c, std::uint32_t rank, std::uint64_t epoch) {
   return slots_of(c, rank, epoch) + 2 * c.copy_bytes;
 }
 

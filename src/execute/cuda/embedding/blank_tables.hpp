@@ -16,8 +16,8 @@ inline std::vector<embedding::Table> blank_tables(const Problem& problem, int ra
   std::vector<embedding::Table> blank;
   for (std::size_t i = 0; i < own.count(); ++i) {
     const auto dim = base::narrow<std::int32_t>(own[i].dim, "columns");
-    const std::int64_t bytes = dim * embedding::size_of(rows), coded = rows == TableRows::int8 ? 8 : 0;
-    blank.push_back({nullptr, 0, bytes + coded, coded > 0 ? bytes : 0, dim,
+    const std::int64_t bytes = dim * embedding::size_of(rows), quantized = rows == TableRows::int8 ? 8 : 0;
+    blank.push_back({nullptr, 0, bytes + quantized, quantized > 0 ? bytes : 0, dim,
                      base::narrow<std::int32_t>(in_output ? own[i].first_col : own.cols_before(i), "columns")});
   }
   return blank;

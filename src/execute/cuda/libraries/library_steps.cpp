@@ -102,18 +102,18 @@ void LibrarySteps::make_gemms(SharedRoom* room) {
 
 // A codec's collectives of an epoch, of which a later one overwrites the report of an earlier one.
 void LibrarySteps::make_reports() {
-  const auto coded = [](const LibraryStep& step) {
+  const auto quantized = [](const LibraryStep& step) {
     const auto* work = std::get_if<Collective>(&step.work);
     return work != nullptr && work->codec;
   };
-  const auto count = std::count_if(program_.steps.begin(), program_.steps.end(), coded);
+  const auto count = std::count_if(program_.steps.begin(), program_.steps.end(), quantized);
   reports_.resize(program_.steps.size());
   if (count == 0) return;
   kept_ = raw_memory(size(count) * sizeof(KeptReport));
   cuda::fill(kept_.get(), 0, size(count) * sizeof(KeptReport));
   auto* next = static_cast<KeptReport*>(kept_.get());
   for (std::size_t i = 0; i < reports_.size(); ++i)
-    if (coded(program_.steps[i])) reports_[i] = next++;
+    if (quantized(program_.steps[i])) reports_[i] = next++;
 }
 
 void LibrarySteps::make_blocks() {

@@ -37,13 +37,13 @@ void Pairs::complete(Place& place) {
   place.alone = false;
   TaskEntry &first = table_.tasks[place.entry], &second = table_.tasks[place.entry + 1];
   second = first;
-  second.kind = first.kind == TaskKind::tile ? TaskKind::partner : TaskKind::none;
-  const bool shared = second.kind == TaskKind::partner && shape_.sharing == Sharing::k;
+  second.kind = first.kind == TaskKind::tile ? TaskKind::peer_cta : TaskKind::none;
+  const bool shared = second.kind == TaskKind::peer_cta && shape_.sharing == Sharing::k;
   if (!shared) second.load_waits = 0;
   second.epilogue_waits = second.adds = second.stores = second.post_count = 0;
   second.bias = 0;
   if (shared) share_k(first, second);
-  table_.partners += second.kind == TaskKind::partner;
+  table_.peer_ctas += second.kind == TaskKind::peer_cta;
 }
 
 // Gives two copies of a tile the halves of its K: equally many slices, as the blocks' stages go in step. The last

@@ -19,7 +19,7 @@ namespace imbrex::cuda {
 
 enum class TaskKind : std::uint8_t {
   none,       ///< fills up a cluster's pair; nothing to do
-  partner,    ///< loads beside its pair's tile, which shares B with it, and stores nothing
+  peer_cta,   ///< loads beside its pair's tile, which shares B with it, and stores nothing
   tile,       ///< a block of the product
   signal,     ///< waits and posts only
   reduction,  ///< sums regions where no tile does

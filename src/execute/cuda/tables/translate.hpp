@@ -58,7 +58,7 @@ struct RankTable : TableEntries {
   int gathered_scales = -1;      ///< and the one after its scales
   std::size_t tiles = 0;         ///< tile tasks
   bool stores_to_peers = false;  ///< some tile's
-  std::size_t partners = 0;      ///< tiles that run next to an idle CTA
+  std::size_t peer_ctas = 0;     ///< tiles that run next to an idle CTA
 };
 
 /// Translates `rank`'s part. `heap` and `offset` say where the layout's memory lies. Throws Error(invalid_input) naming

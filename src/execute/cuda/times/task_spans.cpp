@@ -56,7 +56,7 @@ std::vector<Span> task_spans(const Plan& plan, int rank, const std::vector<TaskE
                              const std::vector<TaskTimes>& times, double to_host) {
   Spans spans(plan, rank, to_host);
   for (std::size_t i = 0; i < tasks.size(); ++i)
-    if (tasks[i].kind != TaskKind::none && tasks[i].kind != TaskKind::partner) spans.add(tasks[i], times[i]);
+    if (tasks[i].kind != TaskKind::none && tasks[i].kind != TaskKind::peer_cta) spans.add(tasks[i], times[i]);
   return spans.take();
 }
 

@@ -109,7 +109,7 @@ class GpuWire final : public Wire {
     cudaStreamDestroy(stream_);
   }
 
-  bool begin(const Transfer& transfer) override {
+  bool begin(const WireTransfer& transfer) override {
     const bool is_word = transfer.verb == Verb::put_word;
     if (!is_word && transfer.verb != Verb::put && transfer.verb != Verb::get) return ask(transfer);
     if (batches_.size() >= most_batches || ask_waits_[transfer.pe] || !asked_[transfer.pe].empty() ||
@@ -281,7 +281,7 @@ class GpuWire final : public Wire {
 
   // -------------------------------------------------------------------------------------- atomic operations
 
-  bool ask(const Transfer& transfer) {
+  bool ask(const WireTransfer& transfer) {
     if (asked_[transfer.pe].size() >= requests_each) return false;
     ask_waits_[transfer.pe] = copies_[transfer.pe] != 0;  // then no more copies come before it
     if (ask_waits_[transfer.pe]) return false;

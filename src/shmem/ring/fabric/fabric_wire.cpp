@@ -75,7 +75,7 @@ struct Flight : Slot {
   std::uint32_t use = 0;
   std::uint64_t moved = 0, piece = 0;  // bytes
   Clock::time_point since;
-  Transfer transfer;
+  WireTransfer transfer;
 };
 
 // A place for what others send.
@@ -87,7 +87,7 @@ struct Seat : Slot {
 
 bool is_message(Verb verb) { return verb != Verb::put && verb != Verb::get; }
 
-std::string words_of(const Transfer& transfer) {
+std::string words_of(const WireTransfer& transfer) {
   switch (transfer.verb) {
     case Verb::put: return fmt::format("a put of {} bytes", transfer.bytes);
     case Verb::get: return fmt::format("a get of {} bytes", transfer.bytes);
@@ -130,7 +130,7 @@ class FabricWire final : public Wire {
     world_.barrier();  // all of them receive
   }
 
-  bool begin(const Transfer& transfer) override {
+  bool begin(const WireTransfer& transfer) override {
     if (is_near(transfer.pe)) return near_->begin(transfer);
     if (free_.empty()) return false;
     if (is_message(transfer.verb)) {
@@ -242,7 +242,7 @@ class FabricWire final : public Wire {
   // The flight's next step, or it waits for room.
   void go_on(std::size_t index) {
     Flight& flight = flights_[index];
-    const Transfer& transfer = flight.transfer;
+    const WireTransfer& transfer = flight.transfer;
     const Card& card = cards_[transfer.pe];
     bool begun = false;
     if (is_message(transfer.verb)) {
@@ -290,7 +290,7 @@ class FabricWire final : public Wire {
   void take_answer(const Message& message) {
     if (message.flight >= flights_.size()) return;
     Flight& flight = flights_[message.flight];
-    const Transfer& transfer = flight.transfer;
+    const WireTransfer& transfer = flight.transfer;
     if (flight.state != Flight::State::begun || flight.use != message.use || flight.answered ||
         transfer.pe != message.from || !is_message(transfer.verb))
       return;  // a stranger's
@@ -331,15 +331,15 @@ class FabricWire final : public Wire {
     if (!known || message.verb == answer || !is_sound(message)) return receive(index);
     const auto verb = static_cast<Verb>(message.verb);
     words::fence();  // puts that came before it are there
-    const Transfer transfer{.verb = verb,
-                            .type = static_cast<WordType>(message.type),
-                            .pe = static_cast<std::uint32_t>(world_.rank()),
-                            .there = message.there,
-                            .here = verb == Verb::put_word ? nullptr : reinterpret_cast<std::byte*>(&seat.result),
-                            .bytes = message.bytes,
-                            .operand = message.operand,
-                            .compare = message.compare,
-                            .token = index};
+    const WireTransfer transfer{.verb = verb,
+                                .type = static_cast<WordType>(message.type),
+                                .pe = static_cast<std::uint32_t>(world_.rank()),
+                                .there = message.there,
+                                .here = verb == Verb::put_word ? nullptr : reinterpret_cast<std::byte*>(&seat.result),
+                                .bytes = message.bytes,
+                                .operand = message.operand,
+                                .compare = message.compare,
+                                .token = index};
     seat.result = 0;
     seat.from = message.from;
     seat.state = Seat::State::serving;

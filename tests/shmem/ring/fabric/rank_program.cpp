@@ -46,7 +46,7 @@ class Driver {
     heap_.world().throw_if_failed();
     if (count == 0) std::this_thread::yield();
   }
-  std::uint64_t begin(Transfer transfer) {
+  std::uint64_t begin(WireTransfer transfer) {
     transfer.token = next_++;
     done_[transfer.token % done_.size()] = false;
     while (!wire_->begin(transfer)) poll();
@@ -59,7 +59,7 @@ class Driver {
   void finish() {
     while (flying_ != 0) poll();
   }
-  void one(const Transfer& transfer) { await(begin(transfer)); }
+  void one(const WireTransfer& transfer) { await(begin(transfer)); }
   // Serves the others meanwhile.
   void meet() {
     finish();

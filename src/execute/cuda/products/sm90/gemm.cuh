@@ -88,7 +88,7 @@ struct Sm90Gemm {
   using Release = cute::conditional_t<fp8, StageRelease<Pipeline, Config::cluster>, PipelineRelease<Pipeline>>;
 
   __device__ __forceinline__ static bool multiplies(TaskKind kind) {
-    return kind == TaskKind::tile || kind == TaskKind::partner;
+    return kind == TaskKind::tile || kind == TaskKind::peer_cta;
   }
 
   /// Blocks that split K within a cluster prefetch no slots: with the other block's sums, registers would not suffice.
@@ -392,7 +392,7 @@ struct Sm90Gemm {
       state = slots;
       const std::uint32_t time = Config::pingpong && tasks.more() ? Pace::now() - begin : 0;
       if constexpr (shares_k) {
-        if (task.kind == TaskKind::partner) {
+        if (task.kind == TaskKind::peer_cta) {
           Sums::send(acc, shared.sums, tile, thread);
           continue;
         }

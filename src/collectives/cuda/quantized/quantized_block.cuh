@@ -5,7 +5,7 @@
 #include "base/elements.cuh"
 #include "codec/block.hpp"
 #include "codec/bound.hpp"
-#include "collectives/cuda/coded/coded.hpp"
+#include "collectives/cuda/quantized/quantized.hpp"
 
 namespace imbrex::cuda {
 
@@ -22,7 +22,7 @@ struct Form {
 /// A caller's vector in blocks; the last one is filled up with copies of the last value.
 template <Type type>
 struct BlockView {
-  static constexpr std::uint32_t element = type == Type::fp32 ? 4 : 2, words = coded_block_values * element / 16;
+  static constexpr std::uint32_t element = type == Type::fp32 ? 4 : 2, words = quantized_block_values * element / 16;
 
   struct Raw {
     uint4 words[BlockView::words];
@@ -33,23 +33,23 @@ struct BlockView {
   bool aligned;  ///< to 16 bytes
 
   __device__ __forceinline__ bool whole(std::uint64_t block) const {
-    return aligned && (block + 1) * coded_block_values <= count;
+    return aligned && (block + 1) * quantized_block_values <= count;
   }
 
   __device__ __forceinline__ Raw load(std::uint64_t block) const {
     Raw raw;
     if (whole(block)) {
-      const auto* at = reinterpret_cast<const uint4*>(first + block * coded_block_values * element);
+      const auto* at = reinterpret_cast<const uint4*>(first + block * quantized_block_values * element);
 #pragma unroll
       for (std::uint32_t w = 0; w < words; ++w) raw.words[w] = __ldcs(at + w);
       return raw;
     }
     // The last element first, each pushes the others up: short code beside the hot path.
-    const std::uint64_t begin = min(block * coded_block_values, count - 1);
-    const auto last = static_cast<std::int32_t>(min(count - 1 - begin, std::uint64_t{coded_block_values - 1}));
+    const std::uint64_t begin = min(block * quantized_block_values, count - 1);
+    const auto last = static_cast<std::int32_t>(min(count - 1 - begin, std::uint64_t{quantized_block_values - 1}));
     std::uint32_t bits[4 * words] = {};
 #pragma unroll 1
-    for (std::int32_t i = coded_block_values - 1; i >= 0; --i) {
+    for (std::int32_t i = quantized_block_values - 1; i >= 0; --i) {
       const std::byte* at = first + (begin + static_cast<std::uint64_t>(min(i, last))) * element;
 #pragma unroll
       for (std::uint32_t w = 4 * words - 1; w > 0; --w)
@@ -67,15 +67,15 @@ struct BlockView {
 
   /// Prefetches what load will read into L2.
   __device__ __forceinline__ void prefetch(std::uint64_t block) const {
-    asm volatile("prefetch.global.L2 [%0];" ::"l"(first + min(block * coded_block_values, count - 1) * element));
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(first + min(block * quantized_block_values, count - 1) * element));
   }
 
   /// Rounds to nearest even.
-  __device__ __forceinline__ void store(std::uint64_t block, const float (&values)[coded_block_values]) const {
+  __device__ __forceinline__ void store(std::uint64_t block, const float (&values)[quantized_block_values]) const {
     Raw raw;
 #pragma unroll
     for (std::uint32_t w = 0; w < words; ++w) raw.words[w] = Elements<type>::packed(values + w * Elements<type>::count);
-    std::byte* to = first + block * coded_block_values * element;
+    std::byte* to = first + block * quantized_block_values * element;
     if (whole(block)) {
 #pragma unroll
       for (std::uint32_t w = 0; w < words; ++w) reinterpret_cast<uint4*>(to)[w] = raw.words[w];
@@ -90,7 +90,7 @@ struct BlockView {
       bits[4 * w + 3] = raw.words[w].w;
     }
 #pragma unroll 1
-    for (std::uint32_t i = 0; i < coded_block_values && block * coded_block_values + i < count; ++i) {
+    for (std::uint32_t i = 0; i < quantized_block_values && block * quantized_block_values + i < count; ++i) {
       if constexpr (element == 4)
         reinterpret_cast<std::uint32_t*>(to)[i] = bits[0];
       else
@@ -103,7 +103,7 @@ struct BlockView {
     }
   }
 
-  static __device__ __forceinline__ void to_float(const Raw& raw, float (&values)[coded_block_values]) {
+  static __device__ __forceinline__ void to_float(const Raw& raw, float (&values)[quantized_block_values]) {
     int i = 0;
 #pragma unroll
     for (std::uint32_t w = 0; w < words; ++w)
@@ -121,9 +121,9 @@ __device__ __forceinline__ float round_to(float value) {
 
 /// The extremes of the group of which this thread's block is a part. By a whole warp; a group's blocks lie in
 /// neighbouring lanes.
-__device__ __forceinline__ codec::Extremes extremes_of(const Codec& c, const float (&values)[coded_block_values]) {
+__device__ __forceinline__ codec::Extremes extremes_of(const Codec& c, const float (&values)[quantized_block_values]) {
   codec::Extremes extremes = codec::fold(c, codec::no_extremes(c), values);
-  const int lanes = c.group / static_cast<int>(coded_block_values);
+  const int lanes = c.group / static_cast<int>(quantized_block_values);
   for (int distance = 1; distance < lanes; distance *= 2) {
     codec::Extremes other = extremes;
     other.high = __shfl_xor_sync(whole_warp, extremes.high, distance);
@@ -135,9 +135,9 @@ __device__ __forceinline__ codec::Extremes extremes_of(const Codec& c, const flo
 
 /// The group itself. By a whole warp.
 __device__ __forceinline__ codec::Group group_of(const Codec& c, const codec::Range& range,
-                                                 const float (&values)[coded_block_values]) {
+                                                 const float (&values)[quantized_block_values]) {
   const codec::Extremes extremes = extremes_of(c, values);
-  const int lanes = c.group / static_cast<int>(coded_block_values);
+  const int lanes = c.group / static_cast<int>(quantized_block_values);
   const bool marked = codec::needs_mark(c, range, extremes);
   if (!__any_sync(whole_warp, marked)) return codec::regular_group(c, extremes);
   std::int32_t finite = codec::fold_finite(range, 0, values);
@@ -163,7 +163,7 @@ __device__ __forceinline__ std::uint32_t load_word(const std::byte* at, int byte
 }
 
 /// A block's words in its chunk's planes; `index`: of the block in the chunk.
-__device__ __forceinline__ void store_planes(const Codec& c, const CodedChunk& chunk, std::byte* base,
+__device__ __forceinline__ void store_planes(const Codec& c, const QuantizedChunk& chunk, std::byte* base,
                                              std::uint32_t index, const codec::Planes& planes) {
   const int first = codec::first_plane_bits(c.format), second = codec::second_plane_bits(c.format);
   if (first == 8)
@@ -173,7 +173,7 @@ __device__ __forceinline__ void store_planes(const Codec& c, const CodedChunk& c
   if (second != 0) store_word(base + chunk.second + index * second, second, planes.second);
 }
 
-__device__ __forceinline__ codec::Planes load_planes(const Codec& c, const CodedChunk& chunk, const std::byte* base,
+__device__ __forceinline__ codec::Planes load_planes(const Codec& c, const QuantizedChunk& chunk, const std::byte* base,
                                                      std::uint32_t index) {
   const int first = codec::first_plane_bits(c.format), second = codec::second_plane_bits(c.format);
   codec::Planes planes{};
@@ -193,8 +193,8 @@ struct GroupWords {
   std::uint32_t scale, offset;
 };
 
-__device__ __forceinline__ GroupWords load_group_words(const Codec& c, const CodedChunk& chunk, const std::byte* base,
-                                                       std::uint32_t index) {
+__device__ __forceinline__ GroupWords load_group_words(const Codec& c, const QuantizedChunk& chunk,
+                                                       const std::byte* base, std::uint32_t index) {
   const std::uint32_t group = index >> chunk.group_shift;
   const int scale = codec::scale_bytes(c), offset = codec::offset_bytes(c);
   GroupWords words{load_word(base + chunk.scale + group * scale, scale), 0};
@@ -203,7 +203,7 @@ __device__ __forceinline__ GroupWords load_group_words(const Codec& c, const Cod
   return words;
 }
 
-__device__ __forceinline__ void store_group_words(const Codec& c, const CodedChunk& chunk, std::byte* base,
+__device__ __forceinline__ void store_group_words(const Codec& c, const QuantizedChunk& chunk, std::byte* base,
                                                   std::uint32_t index, const codec::Group& group) {
   const std::uint32_t number = index >> chunk.group_shift;
   const int scale = codec::scale_bytes(c), offset = codec::offset_bytes(c);

@@ -11,10 +11,10 @@
 
 namespace imbrex::cuda {
 
-inline constexpr std::uint32_t coded_block_values = 8;  // a thread's share of a group
+inline constexpr std::uint32_t quantized_block_values = 8;  // a thread's share of a group
 
 /// Where a chunk's parts lie (codec/layout.hpp), in one of the two phases.
-struct CodedChunk {
+struct QuantizedChunk {
   Codec codec;
   std::uint32_t second, scale, offset, slot;  ///< bytes from the chunk's begin; the first plane is at 0
   std::uint32_t group_shift;                  ///< of a block's number to that of its group
@@ -23,39 +23,39 @@ struct CodedChunk {
   std::uint64_t begin;          ///< bytes from the slots' begin to those of source 0
 };
 
-struct CodedArgs {
+struct QuantizedArgs {
   Comm comm;
   const void* in;
   void* out;
   std::uint64_t count;         ///< values
-  std::uint32_t value_blocks;  ///< of coded_block_values values, those that fill up the last group included
-  std::uint32_t piece;         ///< but for one_step: of the same, of each rank's part; whole groups of both codecs
+  std::uint32_t value_blocks;  ///< of quantized_block_values values, those that fill up the last group included
+  std::uint32_t piece;         ///< but for one_shot: of the same, of each rank's part; whole groups of both codecs
   std::uint32_t span;          ///< value blocks of a chunk, in whole warps
   std::uint32_t chunks;        ///< that each block deals with
   std::uint32_t slots;         ///< chunks that a block's slots hold
   float tolerance;             ///< negative: no group travels raw
   float part_allowance;        ///< the error that it leaves to each part
-  CodedChunk parts, sums;
+  QuantizedChunk parts, sums;
 };
 
-/// two_step; or one_step: every rank sends its whole vector to all; or a ring.
-enum class CodedSteps : std::uint8_t { two_step, one_step, ring };
+/// two_shot; or one_shot: every rank sends its whole vector to all; or a ring.
+enum class QuantizedSteps : std::uint8_t { two_shot, one_shot, ring };
 
 /// In a ring, what follows a chunk's codes: a float for each warp.
 inline constexpr std::uint32_t ring_trailer_bytes = 64;
 
-struct CodedShape {
-  CodedSteps steps = CodedSteps::two_step;
+struct QuantizedShape {
+  QuantizedSteps steps = QuantizedSteps::two_shot;
   std::uint32_t blocks = 0;
   std::uint32_t span = 0;   ///< blocks of values in a chunk
   std::uint32_t slots = 0;  ///< chunks that the slots hold at most; 0: what fits
 };
 
 /// Threads of kernels that are not staged: one for each block of a chunk's values. A warp that posts comes on top.
-inline constexpr std::uint32_t most_coded_workers = 480;
+inline constexpr std::uint32_t most_quantized_workers = 480;
 
 /// Warps of a staged kernel by what they do, and the stages that adders fill; one more warp posts what is freed.
-struct CodedRoles {
+struct QuantizedRoles {
   std::uint32_t senders, adders, takers, part_signallers, sum_signallers, sum_stages;
 
   constexpr std::uint32_t threads() const {
@@ -65,8 +65,8 @@ struct CodedRoles {
 
 /// The roles in the kernel for up to `most` ranks, measured on two H200s and on four. Each of two ranks adds half of
 /// the vector, and posts a sum for every part.
-constexpr CodedRoles roles_of(int most) {
-  return most == 2 ? CodedRoles{6, 8, 4, 2, 2, 4} : CodedRoles{6, 6, 4, 2, 1, 6};
+constexpr QuantizedRoles roles_of(int most) {
+  return most == 2 ? QuantizedRoles{6, 8, 4, 2, 2, 4} : QuantizedRoles{6, 6, 4, 2, 1, 6};
 }
 
 /// The stages that senders fill, and the most that adders do.
@@ -77,9 +77,9 @@ inline constexpr std::uint32_t most_staged_span = 2048, most_staged_bytes = 216 
 
 /// How codes travel: as packets that carry their own flag (LL), for vectors that are not long, or in copies with
 /// signals.
-enum class CodedWay : std::uint8_t { automatic, packets, copies };
+enum class QuantizedWay : std::uint8_t { automatic, packets, copies };
 
-/// Threads of a kernel of packets for up to `most` ranks (coded_packets.cuh): more leave it too few registers.
+/// Threads of a kernel of packets for up to `most` ranks (quantized_packets.cuh): more leave it too few registers.
 constexpr std::uint32_t most_packet_threads(std::uint32_t most) { return most > 4 ? 384 : 512; }
 
 /// A run's slot: each lane's words of codes, a word for each group, and of asymmetric codes one for the key in a sector
@@ -96,23 +96,23 @@ constexpr std::uint32_t run_slot_bytes(const Codec& codec) {
 /// Bytes of the longest vector whose codes go by packets.
 inline constexpr std::int64_t most_packet_vector = std::int64_t{16} << 20;
 
-struct CodedKernel {
+struct QuantizedKernel {
   const void* function = nullptr;
   std::uint32_t staged_threads = 0;  ///< whatever the span, with stages in dynamic shared memory; 0: it is not staged
   std::uint32_t sum_stages = 0;      ///< stages of sums, after the stages of parts
 };
 
 /// The two-shot kernel made for this pair, or else, and where groups may travel unquantized, the one that takes any.
-CodedKernel coded_kernel(Type type, std::uint32_t ranks, const CodecPair& pair, bool tolerant);
+QuantizedKernel quantized_kernel(Type type, std::uint32_t ranks, const CodecPair& pair, bool tolerant);
 
 /// The two-shot kernel by packets; null where no kernel is made for this pair, and where groups may travel unquantized.
-const void* coded_packets_kernel(Type type, std::uint32_t ranks, const CodecPair& pair, bool tolerant);
+const void* quantized_packets_kernel(Type type, std::uint32_t ranks, const CodecPair& pair, bool tolerant);
 
-CodedKernel coded_one_shot_kernel(Type type);
-CodedKernel coded_ring_kernel(Type type);
-CodedKernel coded_exchange_kernel(ExchangeKind kind, Type type);
+QuantizedKernel quantized_one_shot_kernel(Type type);
+QuantizedKernel quantized_ring_kernel(Type type);
+QuantizedKernel quantized_exchange_kernel(ExchangeKind kind, Type type);
 
 /// Loads every kernel: loading one after a kernel that waits for a peer can stop that peer.
-void load_coded_kernels();
+void load_quantized_kernels();
 
 }  // namespace imbrex::cuda

@@ -2,7 +2,7 @@
 // so that no fence stands between a phase and the next one.
 //
 // The vector is cut in pieces as for the other kernels, a piece in runs of 64 blocks of eight values; a warp takes
-// whole runs, a thread two blocks of one group (coded_run.cuh). In its k-th round a warp
+// whole runs, a thread two blocks of one group (quantized_run.cuh). In its k-th round a warp
 //
 //   1. codes its k-th run of every other piece for the piece's owner,
 //   2. adds the parts of run k - 1 of its own piece by rank number, codes the sums for all, and decodes its output,
@@ -18,8 +18,8 @@
 // Slots hold all runs of a call: no warp waits for room or posts.
 #pragma once
 
-#include "collectives/cuda/coded/coded_rank.cuh"
-#include "collectives/cuda/coded/coded_run.cuh"
+#include "collectives/cuda/quantized/quantized_rank.cuh"
+#include "collectives/cuda/quantized/quantized_run.cuh"
 #include "collectives/cuda/wire/packet.cuh"
 
 namespace imbrex::cuda {
@@ -41,7 +41,7 @@ __device__ __forceinline__ void store_two_system(std::byte* at, const uint2& v) 
 /// A lane's words of codes: those of its two blocks' planes, of int6 and int5 the second planes in the third word.
 using CodeWords = uint4;
 
-__device__ __forceinline__ CodeWords code_words(const Codec& c, const CodedPair& pair) {
+__device__ __forceinline__ CodeWords code_words(const Codec& c, const QuantizedPair& pair) {
   const codec::Planes &a = pair.planes[0], &b = pair.planes[1];
   switch (codec::first_plane_bits(c.format)) {
     case 8: return {a.first[0], a.first[1], b.first[0], b.first[1]};
@@ -50,8 +50,8 @@ __device__ __forceinline__ CodeWords code_words(const Codec& c, const CodedPair&
   return {a.first[0] | b.first[0] << 16, a.second | b.second << 16, 0, 0};
 }
 
-__device__ __forceinline__ CodedPair pair_of(const Codec& c, const CodeWords& w, std::uint32_t words) {
-  CodedPair pair{};
+__device__ __forceinline__ QuantizedPair pair_of(const Codec& c, const CodeWords& w, std::uint32_t words) {
+  QuantizedPair pair{};
   pair.words = {words, 0};
   codec::Planes &a = pair.planes[0], &b = pair.planes[1];
   switch (codec::first_plane_bits(c.format)) {
@@ -100,7 +100,7 @@ struct RunSlot {
 
   /// A group's lanes.
   static __device__ __forceinline__ std::uint32_t span(const Codec& c) {
-    return static_cast<std::uint32_t>(c.group) / (2 * coded_block_values);
+    return static_cast<std::uint32_t>(c.group) / (2 * quantized_block_values);
   }
   __device__ __forceinline__ bool leads(const Codec& c) const { return lane % span(c) == 0; }
 
@@ -152,24 +152,24 @@ __device__ __forceinline__ bool has_come(const Codec& c, const RunWords& words) 
 }
 
 /// A run's codes as they travel, and back. By a whole warp.
-__device__ __forceinline__ RunWords sent(const Codec& c, const CodedPair& pair) {
+__device__ __forceinline__ RunWords sent(const Codec& c, const QuantizedPair& pair) {
   const CodeWords codes = code_words(c, pair);
   const std::uint32_t key = key_of(c, codes);
   return {keyed(codes, key), c.asymmetric ? pair.words.scale : pair.words.scale | key << 16, c.asymmetric ? key : 0};
 }
-__device__ __forceinline__ CodedPair received(const Codec& c, const RunWords& words) {
+__device__ __forceinline__ QuantizedPair received(const Codec& c, const RunWords& words) {
   const std::uint32_t key = c.asymmetric ? words.key : words.group >> 16;
   return pair_of(c, keyed(words.codes, key), c.asymmetric ? words.group : words.group & 0xffffu);
 }
 
 template <Type type, int Most, typename FormOfParts, typename FormOfSums>
-class CodedPackets : CodedRank<type, false> {
-  using Base = CodedRank<type, false>;
+class QuantizedPackets : QuantizedRank<type, false> {
+  using Base = QuantizedRank<type, false>;
   using Base::a_, Base::c_, Base::state_, Base::in_, Base::out_, Base::well_, Base::lane_;
   using Base::has, Base::peer_of;
 
  public:
-  __device__ __forceinline__ explicit CodedPackets(const CodedArgs& args) : Base(args) {}
+  __device__ __forceinline__ explicit QuantizedPackets(const QuantizedArgs& args) : Base(args) {}
 
   __device__ __forceinline__ void run() {
     const std::uint32_t runs = (a_.piece + staged_run - 1) / staged_run, warps = gridDim.x * (blockDim.x / 32),
@@ -194,7 +194,7 @@ class CodedPackets : CodedRank<type, false> {
   __device__ __forceinline__ std::uint32_t block_of(std::uint32_t run) const {
     return run * staged_run + first_in_run(lane_);
   }
-  __device__ __forceinline__ RunSlot slot_of(const CodedChunk& step, std::uint32_t rank, std::uint32_t source,
+  __device__ __forceinline__ RunSlot slot_of(const QuantizedChunk& step, std::uint32_t rank, std::uint32_t source,
                                              std::uint32_t run) const {
     return {
         slots_of(c_, rank, state_.epoch) + step.begin + source * step.source_stride + std::uint64_t{run} * step.bytes,
@@ -218,9 +218,9 @@ class CodedPackets : CodedRank<type, false> {
   }
 
   /// Codes of any groups, and what they stand for. By a whole warp, as what follows.
-  __device__ __forceinline__ CodedPair code_any(const Codec& c, const codec::Extremes& extremes,
-                                                const PairValues& values, codec::Group& group,
-                                                PairValues& decoded) const {
+  __device__ __forceinline__ QuantizedPair code_any(const Codec& c, const codec::Extremes& extremes,
+                                                    const PairValues& values, codec::Group& group,
+                                                    PairValues& decoded) const {
     constexpr codec::Range range = codec::range_of(type);
     group = any_group(c, range, extremes, values);
     return code_any_pair(c, range, group, values, decoded);
@@ -240,9 +240,9 @@ class CodedPackets : CodedRank<type, false> {
         const codec::Extremes extremes = extremes_of<type>(c, raw);
         bool usual = true;
         codec::Group group = usual_group<type>(c, extremes, usual);
-        const CodedPair pair = __all_sync(whole_warp, usual)
-                                   ? code_pair(c, codec::range_of(type), group, values, values)
-                                   : code_any(c, extremes, values, group, values);
+        const QuantizedPair pair = __all_sync(whole_warp, usual)
+                                       ? code_pair(c, codec::range_of(type), group, values, values)
+                                       : code_any(c, extremes, values, group, values);
         const RunWords words = sent(c, pair);
         if (well_) slot_of(a_.parts, peer, c_.rank, run).store(c, words);
       }
@@ -251,8 +251,8 @@ class CodedPackets : CodedRank<type, false> {
   }
 
   /// Waits for a run from each source in `wanted`. False if they did not come.
-  __device__ __forceinline__ bool await_runs(const Codec& c, const CodedChunk& step, CommStep why, std::uint32_t run,
-                                             std::uint32_t wanted, RunWords (&words)[Most]) {
+  __device__ __forceinline__ bool await_runs(const Codec& c, const QuantizedChunk& step, CommStep why,
+                                             std::uint32_t run, std::uint32_t wanted, RunWords (&words)[Most]) {
     BoundedPolls polls;
     for (;;) {
       std::uint32_t missing = 0;
@@ -270,7 +270,7 @@ class CodedPackets : CodedRank<type, false> {
     }
   }
 
-  __device__ __forceinline__ void clear_runs(const Codec& c, const CodedChunk& step, std::uint32_t run,
+  __device__ __forceinline__ void clear_runs(const Codec& c, const QuantizedChunk& step, std::uint32_t run,
                                              std::uint32_t wanted) const {
     __syncwarp();
 #pragma unroll
@@ -296,7 +296,8 @@ class CodedPackets : CodedRank<type, false> {
     bool usual = true;
     PairValues sum, values;
     to_float<type>(raw, values);
-    const CodedPair own = code_pair(c, range, usual_group<type>(c, extremes_of<type>(c, raw), usual), values, values);
+    const QuantizedPair own =
+        code_pair(c, range, usual_group<type>(c, extremes_of<type>(c, raw), usual), values, values);
     codec::Bound bound;
 #pragma unroll
     for (std::uint32_t s = 0; s < Most; ++s)
@@ -304,7 +305,7 @@ class CodedPackets : CodedRank<type, false> {
         add_usual_part<type>(c, chosen(s == c_.rank, own, received(c, words[s])), s == 0, sum, bound, usual);
     const codec::Group group = usual_group<type>(sums, extremes_of(sums, sum), usual);
     if (!__all_sync(whole_warp, usual)) return false;
-    const CodedPair pair = code_pair(sums, range, group, sum, values);
+    const QuantizedPair pair = code_pair(sums, range, group, sum, values);
     put_sums(run, bound, group, pair, values);
     return true;
   }
@@ -317,24 +318,24 @@ class CodedPackets : CodedRank<type, false> {
     PairValues sum = {}, values;
     to_float<type>(raw, values);
     codec::Group group;
-    const CodedPair own = code_any(c, extremes_of<type>(c, raw), values, group, values);
+    const QuantizedPair own = code_any(c, extremes_of<type>(c, raw), values, group, values);
     codec::Bound bound;
 #pragma unroll 1
     for (std::uint32_t s = 0; s < c_.ranks; ++s) {
-      CodedPair part = own;
+      QuantizedPair part = own;
       if (s != c_.rank) part = received(c, slot_of(a_.parts, c_.rank, s, run).load(c));
       group = read_group(c, part.words);
       decode_any_pair(c, range, group, part, values);
       codec::add_part(bound, c, range, group);
       add_values(sum, values, s == 0);
     }
-    const CodedPair pair = code_any(sums, extremes_of(sums, sum), sum, group, values);
+    const QuantizedPair pair = code_any(sums, extremes_of(sums, sum), sum, group, values);
     put_sums(run, bound, group, pair, values);
   }
 
   /// Sends a run's quantized sums to all, stores what they stand for, and reports.
   __device__ __forceinline__ void put_sums(std::uint32_t run, const codec::Bound& bound, const codec::Group& group,
-                                           const CodedPair& pair, const PairValues& values) {
+                                           const QuantizedPair& pair, const PairValues& values) {
     const Codec sums = FormOfSums::of(a_.sums.codec);
     const RunWords words = sent(sums, pair);
 #pragma unroll 1
@@ -344,7 +345,7 @@ class CodedPackets : CodedRank<type, false> {
     for (std::uint32_t b = 0; b < 2; ++b) {
       const std::uint32_t block = block_of(run) + 2 * b;
       if (!has(c_.rank, block)) continue;
-      this->note_coded_error(bound, sums, group);
+      this->note_quantized_error(bound, sums, group);
       if (group.kind == codec::GroupKind::marked) this->count_non_finite(c_.rank * a_.piece + block, values[b]);
     }
   }
@@ -367,7 +368,7 @@ class CodedPackets : CodedRank<type, false> {
 #pragma unroll
       for (std::uint32_t s = 0; s < Most; ++s) {
         if ((wanted >> s & 1) == 0) continue;
-        const CodedPair sums = received(c, words[s]);
+        const QuantizedPair sums = received(c, words[s]);
         decode_pair(c, read_group(c, sums.words), sums, values);
         store_out(s, run, values);
       }
@@ -375,7 +376,7 @@ class CodedPackets : CodedRank<type, false> {
 #pragma unroll 1
       for (std::uint32_t s = 0; s < c_.ranks; ++s) {
         if ((wanted >> s & 1) == 0) continue;
-        const CodedPair sums = received(c, slot_of(a_.sums, c_.rank, s, run).load(c));
+        const QuantizedPair sums = received(c, slot_of(a_.sums, c_.rank, s, run).load(c));
         decode_any_pair(c, codec::range_of(type), read_group(c, sums.words), sums, values);
         store_out(s, run, values);
       }
@@ -385,15 +386,16 @@ class CodedPackets : CodedRank<type, false> {
 };
 
 template <Type type, int Most, typename FormOfParts, typename FormOfSums>
-__global__ void __launch_bounds__(most_packet_threads(Most), 1) coded_packets(const __grid_constant__ CodedArgs a) {
+__global__ void __launch_bounds__(most_packet_threads(Most), 1)
+    quantized_packets(const __grid_constant__ QuantizedArgs a) {
   device::wait_for_stream();
   if (!is_turn(a.comm, read_state(a.comm))) return;
-  CodedPackets<type, Most, FormOfParts, FormOfSums>(a).run();
+  QuantizedPackets<type, Most, FormOfParts, FormOfSums>(a).run();
 }
 
 template <Type type, int Most, typename FormOfParts, typename FormOfSums>
 const void* packets_kernel() {
-  return reinterpret_cast<const void*>(&coded_packets<type, Most, FormOfParts, FormOfSums>);
+  return reinterpret_cast<const void*>(&quantized_packets<type, Most, FormOfParts, FormOfSums>);
 }
 
 }  // namespace imbrex::cuda

@@ -2,7 +2,7 @@
 // A thread that finds an unusual group in its warp discards the result, and takes the path for all groups.
 #pragma once
 
-#include "collectives/cuda/coded/coded_block.cuh"
+#include "collectives/cuda/quantized/quantized_block.cuh"
 
 namespace imbrex::cuda {
 

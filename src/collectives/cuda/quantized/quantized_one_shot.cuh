@@ -3,13 +3,13 @@
 // two-shot one; there are no sums to send, so the output is the sum, rounded. Rank 0 reports: all have the same.
 #pragma once
 
-#include "collectives/cuda/coded/coded_one_step.cuh"
+#include "collectives/cuda/quantized/quantized_rounds.cuh"
 
 namespace imbrex::cuda {
 
 template <Type type>
-class CodedOneShot : public CodedOneStep<CodedOneShot<type>, type, true> {
-  using Base = CodedOneStep<CodedOneShot<type>, type, true>;
+class QuantizedOneShot : public QuantizedRounds<QuantizedOneShot<type>, type, true> {
+  using Base = QuantizedRounds<QuantizedOneShot<type>, type, true>;
   using Base::a_, Base::c_, Base::in_, Base::out_;
   using Base::index_of, Base::block_of, Base::place_of, Base::slot_of, Base::peer_of;
   using typename Base::OwnPart;
@@ -34,8 +34,8 @@ class CodedOneShot : public CodedOneStep<CodedOneShot<type>, type, true> {
     const codec::Planes planes = codec::to_planes(c.format, part.codes);
 #pragma unroll 1
     for (std::uint32_t i = 1; i < c_.ranks; ++i)
-      this->store_coded(c, a_.parts, slot_of(a_.parts, peer_of(i), c_.rank, place), index_of(), part.group, planes,
-                        values);
+      this->store_quantized(c, a_.parts, slot_of(a_.parts, peer_of(i), c_.rank, place), index_of(), part.group, planes,
+                            values);
   }
 
   __device__ __forceinline__ void add(std::uint32_t chunk) {
@@ -58,7 +58,7 @@ class CodedOneShot : public CodedOneStep<CodedOneShot<type>, type, true> {
     }
     if (c_.rank == 0) {
 #pragma unroll
-      for (std::uint32_t i = 0; i < coded_block_values; ++i) values[i] = there ? sum[i] : 0;
+      for (std::uint32_t i = 0; i < quantized_block_values; ++i) values[i] = there ? sum[i] : 0;
       const float magnitude = this->finite_magnitude(128, values);
       if (there) {
         this->error_ = max(this->error_, codec::raw_output_error(bound, static_cast<int>(c_.ranks), type, magnitude));
@@ -70,12 +70,13 @@ class CodedOneShot : public CodedOneStep<CodedOneShot<type>, type, true> {
 };
 
 template <Type type>
-__global__ void __launch_bounds__(most_coded_workers + 32, 1) coded_one_shot(const __grid_constant__ CodedArgs a) {
+__global__ void __launch_bounds__(most_quantized_workers + 32, 1)
+    quantized_one_shot(const __grid_constant__ QuantizedArgs a) {
   __shared__ Progress progress;
   if (threadIdx.x == 0) progress = {};
   __syncthreads();
   device::wait_for_stream();
-  CodedOneShot<type>(a, progress).run();
+  QuantizedOneShot<type>(a, progress).run();
 }
 
 }  // namespace imbrex::cuda

@@ -18,17 +18,17 @@
 
 #include <type_traits>
 
-#include "collectives/cuda/coded/coded_block.cuh"
+#include "collectives/cuda/quantized/quantized_block.cuh"
 #include "collectives/cuda/wire/comm.cuh"
 
 namespace imbrex::cuda {
 
-inline constexpr std::uint32_t most_coded_warps = most_coded_workers / 32;
+inline constexpr std::uint32_t most_quantized_warps = most_quantized_workers / 32;
 
 /// Chunks that each warp of workers has ended a step of. A count of all of them would not do: a fast warp ends two
 /// while a slow one ends none.
 struct ChunkProgress {
-  std::uint32_t chunks[most_coded_warps];
+  std::uint32_t chunks[most_quantized_warps];
 };
 
 /// Beside a warp's count: it has given up.
@@ -109,15 +109,15 @@ __device__ __forceinline__ void store_counters(const Comm& c, std::uint32_t now)
 
 /// `Tolerant`: groups may travel raw.
 template <Type type, bool Tolerant>
-class CodedRank {
+class QuantizedRank {
  public:
   using Vector = BlockView<type>;
-  using Values = float[coded_block_values];
+  using Values = float[quantized_block_values];
 
  protected:
   using Counters = CommCounters (CommState::*)[max_comm_signallers];
 
-  __device__ __forceinline__ CodedRank(const CodedArgs& args)
+  __device__ __forceinline__ QuantizedRank(const QuantizedArgs& args)
       : a_(args),
         c_(args.comm),
         state_(read_state(c_)),
@@ -180,9 +180,9 @@ class CodedRank {
     return chunk % a_.slots * gridDim.x + blockIdx.x;
   }
 
-  __device__ __forceinline__ std::byte* slot_of(const CodedChunk& step, std::uint32_t rank, std::uint32_t source,
+  __device__ __forceinline__ std::byte* slot_of(const QuantizedChunk& step, std::uint32_t rank, std::uint32_t source,
                                                 std::uint32_t place) const {
-    return coded_slots_of(c_, rank, state_.epoch) + step.begin + source * step.source_stride +
+    return quantized_slots_of(c_, rank, state_.epoch) + step.begin + source * step.source_stride +
            std::uint64_t{place} * step.bytes;
   }
 
@@ -206,9 +206,9 @@ class CodedRank {
   }
 
   /// A block's words, and its group's by the group's first lane.
-  __device__ __forceinline__ void store_coded(const Codec& c, const CodedChunk& step, std::byte* to,
-                                              std::uint32_t index, const codec::Group& group,
-                                              const codec::Planes& planes, const Values& values) const {
+  __device__ __forceinline__ void store_quantized(const Codec& c, const QuantizedChunk& step, std::byte* to,
+                                                  std::uint32_t index, const codec::Group& group,
+                                                  const codec::Planes& planes, const Values& values) const {
     if (Tolerant && group.kind == codec::GroupKind::raw)
       BlockView<type>{to + step.slot, ~0ull, true}.store(index, values);
     else
@@ -217,7 +217,7 @@ class CodedRank {
   }
 
   /// A raw block as a peer stored it.
-  __device__ __forceinline__ void load_raw(const CodedChunk& step, const std::byte* from, std::uint32_t index,
+  __device__ __forceinline__ void load_raw(const QuantizedChunk& step, const std::byte* from, std::uint32_t index,
                                            Values& values) const {
     const auto* at = reinterpret_cast<const uint4*>(from + step.slot) + index * Vector::words;
     typename Vector::Raw raw;
@@ -229,7 +229,7 @@ class CodedRank {
   /// The largest finite magnitude among the values of `group` neighbours. By a whole warp.
   __device__ __forceinline__ float finite_magnitude(int group, const Values& values) const {
     std::int32_t finite = codec::fold_finite(codec::range_of(type), 0, values);
-    for (int distance = 1; distance < group / static_cast<int>(coded_block_values); distance *= 2)
+    for (int distance = 1; distance < group / static_cast<int>(quantized_block_values); distance *= 2)
       finite = max(finite, __shfl_xor_sync(whole_warp, finite, distance));
     return __int_as_float(finite);
   }
@@ -251,7 +251,7 @@ class CodedRank {
     GroupWords words;
   };
 
-  __device__ __forceinline__ Part load_part(const Codec& c, const CodedChunk& step, const std::byte* from,
+  __device__ __forceinline__ Part load_part(const Codec& c, const QuantizedChunk& step, const std::byte* from,
                                             std::uint32_t index) const {
     return {load_planes(c, step, from, index), load_group_words(c, step, from, index)};
   }
@@ -297,21 +297,21 @@ class CodedRank {
     Values values = {};
     decode_part(parts, s, own, own_raw, came, from, index, there, bound, values);
 #pragma unroll
-    for (std::uint32_t i = 0; i < coded_block_values; ++i) sum[i] = s == 0 ? values[i] : sum[i] + values[i];
+    for (std::uint32_t i = 0; i < quantized_block_values; ++i) sum[i] = s == 0 ? values[i] : sum[i] + values[i];
   }
 
   /// Where sums were sent as codes of `group`.
-  __device__ __forceinline__ void note_coded_error(const codec::Bound& bound, const Codec& sums,
-                                                   const codec::Group& group) {
-    error_ = max(
-        error_, codec::coded_output_error(bound, static_cast<int>(c_.ranks), type, sums, codec::range_of(type), group));
+  __device__ __forceinline__ void note_quantized_error(const codec::Bound& bound, const Codec& sums,
+                                                       const codec::Group& group) {
+    error_ = max(error_, codec::quantized_output_error(bound, static_cast<int>(c_.ranks), type, sums,
+                                                       codec::range_of(type), group));
   }
 
   __device__ __forceinline__ void count_non_finite(std::uint32_t block, const Values& values) {
     constexpr codec::Range range = codec::range_of(type);
 #pragma unroll
-    for (std::uint32_t i = 0; i < coded_block_values; ++i)
-      if (std::uint64_t{block} * coded_block_values + i < a_.count && !(fabsf(values[i]) < range.overflow))
+    for (std::uint32_t i = 0; i < quantized_block_values; ++i)
+      if (std::uint64_t{block} * quantized_block_values + i < a_.count && !(fabsf(values[i]) < range.overflow))
         ++non_finite_;
   }
 
@@ -322,7 +322,7 @@ class CodedRank {
     if (threadIdx.x == 0 && count_posts(c_, state_.posts, now)) store_counters(c_, now);
   }
 
-  const CodedArgs& a_;
+  const QuantizedArgs& a_;
   const Comm& c_;
   BlockState state_;
   Vector in_, out_;
@@ -334,7 +334,7 @@ class CodedRank {
  private:
   /// A group's step and offset are stored by its first lane.
   __device__ __forceinline__ bool leads(const Codec& c) const {
-    return (lane_ & (static_cast<std::uint32_t>(c.group) / coded_block_values - 1)) == 0;
+    return (lane_ & (static_cast<std::uint32_t>(c.group) / quantized_block_values - 1)) == 0;
   }
 };
 

@@ -1,4 +1,4 @@
-#include "runtime/hosts/links.hpp"
+#include "runtime/hosts/host_links.hpp"
 
 #include <poll.h>
 #include <sys/eventfd.h>
@@ -24,7 +24,7 @@ constexpr double farewell = 1;  // seconds
 
 }  // namespace
 
-Links::Links(Acquaintance acquaintance, int rank, double limit)
+HostLinks::HostLinks(Acquaintance acquaintance, int rank, double limit)
     : roster_(std::move(acquaintance.roster)),
       rank_(rank),
       limit_(limit),
@@ -44,23 +44,23 @@ Links::Links(Acquaintance acquaintance, int rank, double limit)
   interval_ = shortest / ticks_in_limit;
 }
 
-Links::~Links() {
+HostLinks::~HostLinks() {
   if (thread_.joinable()) leave(RankState::failed);
 }
 
-void Links::start(const Control& control, const HeapHandle& heap) {
+void HostLinks::start(const Control& control, const HeapHandle& heap) {
   control_ = std::make_unique<Control>(control);
   heap_ = heap;
   thread_ = quiet_thread([this] { run(); });
 }
 
-void Links::wake() noexcept {
+void HostLinks::wake() noexcept {
   const std::uint64_t one = 1;
   // The thread looks by itself, too, every 100 ms.
   [[maybe_unused]] const auto written = bell_.is_own() ? write(bell_.get(), &one, sizeof one) : 0;
 }
 
-void Links::send_all(FrameKind kind, std::string_view payload, std::string_view more) noexcept {
+void HostLinks::send_all(FrameKind kind, std::string_view payload, std::string_view more) noexcept {
   const std::lock_guard lock(mutex_);
   bool unsent = false;
   for (Link& link : links_) {
@@ -71,18 +71,18 @@ void Links::send_all(FrameKind kind, std::string_view payload, std::string_view 
   if (unsent) wake();
 }
 
-void Links::enter(std::uint64_t number, std::uint32_t gathered, const std::byte* bytes) noexcept {
+void HostLinks::enter(std::uint64_t number, std::uint32_t gathered, const std::byte* bytes) noexcept {
   const Entry entry{number, gathered, 0};
   const std::size_t count = gathered == no_gather ? 0 : gathered;
   send_all(FrameKind::enter, bytes_of(entry), {reinterpret_cast<const char*>(bytes), count});
 }
 
-void Links::refused(std::uint64_t number, std::uint64_t calls, std::string_view reason) noexcept {
+void HostLinks::refused(std::uint64_t number, std::uint64_t calls, std::string_view reason) noexcept {
   const RefusedCall call{number, calls};
   send_all(FrameKind::refused, bytes_of(call), reason.substr(0, sizeof RefusalRecord{}.text - 1));
 }
 
-void Links::put_word(int rank, std::uint64_t offset, std::uint64_t value) noexcept {
+void HostLinks::put_word(int rank, std::uint64_t offset, std::uint64_t value) noexcept {
   const PutWord word{offset, value};
   const std::lock_guard lock(mutex_);
   Link& link = links_[static_cast<std::size_t>(rank)];
@@ -91,13 +91,13 @@ void Links::put_word(int rank, std::uint64_t offset, std::uint64_t value) noexce
   if (link.connection.has_unsent()) wake();
 }
 
-void Links::tell_failure() {
+void HostLinks::tell_failure() {
   if (failure_told_ || !control_->has_failed()) return;
   failure_told_ = true;
   send_all(FrameKind::failure, control_->failure());
 }
 
-void Links::run() {
+void HostLinks::run() {
   using Clock = std::chrono::steady_clock;
   const auto interval = std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(interval_));
   auto next_tick = Clock::now() + interval;
@@ -134,7 +134,7 @@ void Links::run() {
 }
 
 // Times in which this process itself was stopped do not count.
-void Links::tick() {
+void HostLinks::tick() {
   Alive alive;
   for (std::size_t i = 0; i < std::size(alive.entered); ++i)
     alive.entered[i] = word(control_->block().ranks[rank_].entered[i]).load(std::memory_order_relaxed);
@@ -148,7 +148,7 @@ void Links::tick() {
   }
 }
 
-void Links::read(int rank) {
+void HostLinks::read(int rank) {
   Link& link = links_[static_cast<std::size_t>(rank)];
   if (!link.open) return;
   const bool open = link.connection.receive();
@@ -166,7 +166,7 @@ void Links::read(int rank) {
   if (!open || !link.connection.fault().empty()) lose(rank, link.connection.fault());
 }
 
-void Links::lose(int rank, const std::string& why) {
+void HostLinks::lose(int rank, const std::string& why) {
   {
     const std::lock_guard lock(mutex_);
     Link& link = links_[static_cast<std::size_t>(rank)];
@@ -176,7 +176,7 @@ void Links::lose(int rank, const std::string& why) {
   if (control_->state(rank) < finished) control_->record_lost(rank, why);
 }
 
-bool Links::take(int rank, const Frame& frame) {
+bool HostLinks::take(int rank, const Frame& frame) {
   RankRecord& record = block_->ranks[rank];
   switch (frame.kind) {
     case FrameKind::alive: {
@@ -206,7 +206,7 @@ bool Links::take(int rank, const Frame& frame) {
 }
 
 // The slot is free: this rank has entered the barrier before, after it had read what the slot held.
-bool Links::take_entry(int rank, const Frame& frame) {
+bool HostLinks::take_entry(int rank, const Frame& frame) {
   Entry entry;
   if (frame.payload.size() < sizeof entry) return false;
   std::memcpy(&entry, frame.payload.data(), sizeof entry);
@@ -222,7 +222,7 @@ bool Links::take_entry(int rank, const Frame& frame) {
   return true;
 }
 
-bool Links::take_word(const Frame& frame) {
+bool HostLinks::take_word(const Frame& frame) {
   const auto put = frame.as<PutWord>();
   if (!put || put->offset % sizeof put->value != 0 || put->offset > heap_.stride - sizeof put->value) return false;
   auto& place = *reinterpret_cast<std::uint64_t*>(heap_.at(heap_.rank, put->offset));
@@ -230,7 +230,7 @@ bool Links::take_word(const Frame& frame) {
   return true;
 }
 
-void Links::leave(RankState state) noexcept {
+void HostLinks::leave(RankState state) noexcept {
   stop_ = true;
   wake();
   if (thread_.joinable()) thread_.join();

@@ -3,8 +3,8 @@
 // are nearly all, have a short way. Codes and values are those of codec/block.hpp, bit by bit.
 #pragma once
 
-#include "collectives/cuda/coded/coded_usual.cuh"
-#include "collectives/cuda/coded/halves.cuh"
+#include "collectives/cuda/quantized/halves.cuh"
+#include "collectives/cuda/quantized/quantized_usual.cuh"
 
 namespace imbrex::cuda {
 
@@ -32,7 +32,7 @@ __device__ __forceinline__ T over_group(const Codec& c, T value, Fold&& fold) {
 }
 
 /// The values of a thread's two blocks.
-using PairValues = float[2][coded_block_values];
+using PairValues = float[2][quantized_block_values];
 
 template <Type type>
 __device__ __forceinline__ void to_float(const RawPair& raw, PairValues& values) {
@@ -45,7 +45,8 @@ __device__ __forceinline__ void add_values(PairValues& sum, const PairValues& va
 #pragma unroll
   for (std::uint32_t b = 0; b < 2; ++b)
 #pragma unroll
-    for (std::uint32_t i = 0; i < coded_block_values; ++i) sum[b][i] = first ? values[b][i] : sum[b][i] + values[b][i];
+    for (std::uint32_t i = 0; i < quantized_block_values; ++i)
+      sum[b][i] = first ? values[b][i] : sum[b][i] + values[b][i];
 }
 
 /// Extremes of a thread's group. By a whole warp.
@@ -91,29 +92,30 @@ __device__ __forceinline__ codec::Extremes extremes_of(const Codec& c, const Pai
 }
 
 /// A thread's two blocks as codes, with their group's words.
-struct CodedPair {
+struct QuantizedPair {
   codec::Planes planes[2];
   GroupWords words;
 };
 
-__device__ __forceinline__ CodedPair load_pair(const Codec& c, const CodedChunk& chunk, const std::byte* from,
-                                               std::uint32_t index) {
+__device__ __forceinline__ QuantizedPair load_pair(const Codec& c, const QuantizedChunk& chunk, const std::byte* from,
+                                                   std::uint32_t index) {
   return {{load_planes(c, chunk, from, index), load_planes(c, chunk, from, index + 2)},
           load_group_words(c, chunk, from, index)};
 }
 
 /// The group's words by its first thread.
-__device__ __forceinline__ void store_pair(const Codec& c, const CodedChunk& chunk, std::byte* to, std::uint32_t index,
-                                           std::uint32_t lane, const codec::Group& group, const CodedPair& pair) {
+__device__ __forceinline__ void store_pair(const Codec& c, const QuantizedChunk& chunk, std::byte* to,
+                                           std::uint32_t index, std::uint32_t lane, const codec::Group& group,
+                                           const QuantizedPair& pair) {
   store_planes(c, chunk, to, index, pair.planes[0]);
   store_planes(c, chunk, to, index + 2, pair.planes[1]);
-  if ((lane & (static_cast<std::uint32_t>(c.group) / (2 * coded_block_values) - 1)) == 0)
+  if ((lane & (static_cast<std::uint32_t>(c.group) / (2 * quantized_block_values) - 1)) == 0)
     store_group_words(c, chunk, to, index, group);
 }
 
 /// `own` if `mine`, else `came`, word by word.
-__device__ __forceinline__ CodedPair chosen(bool mine, const CodedPair& own, const CodedPair& came) {
-  CodedPair pair;
+__device__ __forceinline__ QuantizedPair chosen(bool mine, const QuantizedPair& own, const QuantizedPair& came) {
+  QuantizedPair pair;
 #pragma unroll
   for (std::uint32_t b = 0; b < 2; ++b) {
 #pragma unroll
@@ -126,9 +128,9 @@ __device__ __forceinline__ CodedPair chosen(bool mine, const CodedPair& own, con
 }
 
 /// Codes of a usual group's values, and what they stand for.
-__device__ __forceinline__ CodedPair code_pair(const Codec& c, const codec::Range& range, const codec::Group& group,
-                                               const PairValues& values, PairValues& decoded) {
-  CodedPair pair;
+__device__ __forceinline__ QuantizedPair code_pair(const Codec& c, const codec::Range& range, const codec::Group& group,
+                                                   const PairValues& values, PairValues& decoded) {
+  QuantizedPair pair;
   pair.words = words_of(c, group);
 #pragma unroll
   for (std::uint32_t b = 0; b < 2; ++b) {
@@ -138,9 +140,9 @@ __device__ __forceinline__ CodedPair code_pair(const Codec& c, const codec::Rang
       codec::decode_numbers(c, group, codes, decoded[b]);
     } else {
       const float raise = codec::raise_of(c.format, !c.asymmetric), half_offset = codec::product(0.5f, group.offset);
-      std::uint32_t code[coded_block_values];
+      std::uint32_t code[quantized_block_values];
 #pragma unroll
-      for (std::uint32_t i = 0; i < coded_block_values; ++i) {
+      for (std::uint32_t i = 0; i < quantized_block_values; ++i) {
         code[i] = codec::integer_code(!c.asymmetric, group, values[b][i], raise, half_offset);
         decoded[b][i] = codec::integer_value(!c.asymmetric, group, __uint_as_float(code[i]) - raise);
       }
@@ -153,7 +155,7 @@ __device__ __forceinline__ CodedPair code_pair(const Codec& c, const codec::Rang
 }
 
 /// What the codes of a usual group stand for.
-__device__ __forceinline__ void decode_pair(const Codec& c, const codec::Group& group, const CodedPair& pair,
+__device__ __forceinline__ void decode_pair(const Codec& c, const codec::Group& group, const QuantizedPair& pair,
                                             PairValues& values) {
 #pragma unroll
   for (std::uint32_t b = 0; b < 2; ++b) {
@@ -167,7 +169,7 @@ __device__ __forceinline__ void decode_pair(const Codec& c, const codec::Group& 
 
 /// Decodes a usual part and adds it, in the order of the ranks. `usual`: whether it was, if still true.
 template <Type type>
-__device__ __forceinline__ void add_usual_part(const Codec& c, const CodedPair& part, bool first, PairValues& sum,
+__device__ __forceinline__ void add_usual_part(const Codec& c, const QuantizedPair& part, bool first, PairValues& sum,
                                                codec::Bound& bound, bool& usual) {
   const codec::Group group = read_usual_group<type>(c, part.words, usual);
   PairValues values;
@@ -189,14 +191,15 @@ __device__ __forceinline__ codec::Group any_group(const Codec& c, const codec::R
 
 /// What decode_pair and code_pair do, of any group.
 __device__ __forceinline__ void decode_any_pair(const Codec& c, const codec::Range& range, const codec::Group& group,
-                                                const CodedPair& pair, PairValues& values) {
+                                                const QuantizedPair& pair, PairValues& values) {
 #pragma unroll
   for (std::uint32_t b = 0; b < 2; ++b)
     codec::decode(c, range, group, codec::from_planes(c.format, pair.planes[b]), values[b]);
 }
-__device__ __forceinline__ CodedPair code_any_pair(const Codec& c, const codec::Range& range, const codec::Group& group,
-                                                   const PairValues& values, PairValues& decoded) {
-  CodedPair pair;
+__device__ __forceinline__ QuantizedPair code_any_pair(const Codec& c, const codec::Range& range,
+                                                       const codec::Group& group, const PairValues& values,
+                                                       PairValues& decoded) {
+  QuantizedPair pair;
   pair.words = words_of(c, group);
 #pragma unroll
   for (std::uint32_t b = 0; b < 2; ++b)

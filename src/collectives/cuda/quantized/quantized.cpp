@@ -1,5 +1,5 @@
 // A communicator's calls through codecs.
-#include "collectives/cuda/coded/coded.hpp"
+#include "collectives/cuda/quantized/quantized.hpp"
 
 #include <algorithm>
 #include <array>
@@ -9,23 +9,23 @@
 #include "codec/bound.hpp"
 #include "codec/layout.hpp"
 #include "collectives/all_reduce.hpp"
-#include "collectives/cuda/coded/coded_entries.hpp"
 #include "collectives/cuda/cuda_collectives.hpp"
+#include "collectives/cuda/quantized/quantized_entries.hpp"
 #include "collectives/cuda/wire/sizes.hpp"
 #include "runtime/cuda/check.hpp"
 
 namespace imbrex::cuda {
 namespace {
 
-const std::vector<CodedEntry>& entries(Type type) {
+const std::vector<QuantizedEntry>& entries(Type type) {
   static const auto tables = [] {
-    std::array<std::vector<CodedEntry>, 3> all;
-    const auto add = [&](Type of, std::span<const CodedEntry> more) {
+    std::array<std::vector<QuantizedEntry>, 3> all;
+    const auto add = [&](Type of, std::span<const QuantizedEntry> more) {
       auto& table = all[static_cast<std::size_t>(of)];
       table.insert(table.end(), more.begin(), more.end());
     };
-#define IMBREX_CODED(source, of, ...) add(Type::of, coded_##source());
-#include "collectives/cuda/coded/coded_entries.def"
+#define IMBREX_QUANTIZED(source, of, ...) add(Type::of, quantized_##source());
+#include "collectives/cuda/quantized/quantized_entries.def"
     return all;
   }();
   return tables[static_cast<std::size_t>(type)];
@@ -36,8 +36,8 @@ bool same_form(const Codec& a, const Codec& b) {
 }
 
 // The pair's kernels; null where there are none.
-const CodedEntry* find(Type type, const CodecPair& pair) {
-  for (const CodedEntry& entry : entries(type))
+const QuantizedEntry* find(Type type, const CodecPair& pair) {
+  for (const QuantizedEntry& entry : entries(type))
     if (same_form(entry.pair.reduce_scatter, pair.reduce_scatter) && same_form(entry.pair.all_gather, pair.all_gather))
       return &entry;
   return nullptr;
@@ -53,16 +53,16 @@ const void* chosen(Type type, const void* (*bf16)(Kind...), const void* (*fp16)(
 }
 
 // A phase's chunk of `blocks` blocks of values.
-CodedChunk chunk_of(const Codec& codec, std::uint32_t blocks, int slot_bytes, bool ring) {
-  const codec::ChunkLayout layout = codec::layout_of(codec, std::int64_t{blocks} * coded_block_values, slot_bytes);
-  CodedChunk chunk{};
+QuantizedChunk chunk_of(const Codec& codec, std::uint32_t blocks, int slot_bytes, bool ring) {
+  const codec::ChunkLayout layout = codec::layout_of(codec, std::int64_t{blocks} * quantized_block_values, slot_bytes);
+  QuantizedChunk chunk{};
   chunk.codec = codec;
   chunk.second = static_cast<std::uint32_t>(layout.second);
   chunk.scale = static_cast<std::uint32_t>(layout.scale);
   chunk.offset = static_cast<std::uint32_t>(layout.offset);
   chunk.slot = static_cast<std::uint32_t>(layout.slot);
   chunk.group_shift =
-      static_cast<std::uint32_t>(std::countr_zero(static_cast<std::uint32_t>(codec.group) / coded_block_values));
+      static_cast<std::uint32_t>(std::countr_zero(static_cast<std::uint32_t>(codec.group) / quantized_block_values));
   chunk.bytes = static_cast<std::uint32_t>(
       ceil_div(static_cast<std::uint64_t>(layout.bytes) + (ring ? ring_trailer_bytes : 0), 128) * 128);
   return chunk;
@@ -71,7 +71,8 @@ CodedChunk chunk_of(const Codec& codec, std::uint32_t blocks, int slot_bytes, bo
 // Blocks of values, with those that fill up the last group.
 std::uint32_t value_blocks_of(std::int64_t count, const CodecPair& pair) {
   const auto group = static_cast<std::uint64_t>(std::max(pair.reduce_scatter.group, pair.all_gather.group));
-  return static_cast<std::uint32_t>(ceil_div(static_cast<std::uint64_t>(count), group) * group / coded_block_values);
+  return static_cast<std::uint32_t>(ceil_div(static_cast<std::uint64_t>(count), group) * group /
+                                    quantized_block_values);
 }
 
 // Whether whole groups of parts do nothing but fill up the last group of sums. Only the kernel for any codec knows
@@ -93,32 +94,34 @@ std::uint64_t staged_chunks(std::uint32_t ranks, std::uint64_t each, StayNear&& 
 
 }  // namespace
 
-CodedKernel coded_one_shot_kernel(Type type) {
-  return {chosen(type, coded_one_shot_bf16, coded_one_shot_fp16, coded_one_shot_fp32), 0};
+QuantizedKernel quantized_one_shot_kernel(Type type) {
+  return {chosen(type, quantized_one_shot_bf16, quantized_one_shot_fp16, quantized_one_shot_fp32), 0};
 }
 
-CodedKernel coded_ring_kernel(Type type) {
-  return {chosen(type, coded_ring_bf16, coded_ring_fp16, coded_ring_fp32), 0};
+QuantizedKernel quantized_ring_kernel(Type type) {
+  return {chosen(type, quantized_ring_bf16, quantized_ring_fp16, quantized_ring_fp32), 0};
 }
 
-CodedKernel coded_exchange_kernel(ExchangeKind kind, Type type) {
-  return {chosen(type, coded_exchange_bf16, coded_exchange_fp16, coded_exchange_fp32, kind), 0};
+QuantizedKernel quantized_exchange_kernel(ExchangeKind kind, Type type) {
+  return {chosen(type, quantized_exchange_bf16, quantized_exchange_fp16, quantized_exchange_fp32, kind), 0};
 }
 
-const void* coded_packets_kernel(Type type, std::uint32_t ranks, const CodecPair& pair, bool tolerant) {
-  const CodedEntry* entry = tolerant ? nullptr : find(type, pair);
+const void* quantized_packets_kernel(Type type, std::uint32_t ranks, const CodecPair& pair, bool tolerant) {
+  const QuantizedEntry* entry = tolerant ? nullptr : find(type, pair);
   return entry != nullptr ? entry->packets[kernel_for(ranks)] : nullptr;
 }
 
-CodedKernel coded_any_kernel(Type type) { return {chosen(type, coded_any_bf16, coded_any_fp16, coded_any_fp32), 0}; }
-
-CodedKernel coded_kernel(Type type, std::uint32_t ranks, const CodecPair& pair, bool tolerant) {
-  const CodedEntry* entry = tolerant ? nullptr : find(type, pair);
-  return entry != nullptr ? entry->staged[kernel_for(ranks)] : coded_any_kernel(type);
+QuantizedKernel quantized_any_kernel(Type type) {
+  return {chosen(type, quantized_any_bf16, quantized_any_fp16, quantized_any_fp32), 0};
 }
 
-void load_coded_kernels() {
-  const auto load = [](const CodedKernel& kernel) {
+QuantizedKernel quantized_kernel(Type type, std::uint32_t ranks, const CodecPair& pair, bool tolerant) {
+  const QuantizedEntry* entry = tolerant ? nullptr : find(type, pair);
+  return entry != nullptr ? entry->staged[kernel_for(ranks)] : quantized_any_kernel(type);
+}
+
+void load_quantized_kernels() {
+  const auto load = [](const QuantizedKernel& kernel) {
     cudaFuncAttributes attributes{};
     IMBREX_CUDA_TRY(cudaFuncGetAttributes(&attributes, kernel.function));
     if (kernel.staged_threads > 0)
@@ -126,33 +129,34 @@ void load_coded_kernels() {
                                            static_cast<int>(most_staged_bytes)));
   };
   for (const Type type : {Type::bf16, Type::fp16, Type::fp32}) {
-    load(coded_one_shot_kernel(type));
-    load(coded_ring_kernel(type));
+    load(quantized_one_shot_kernel(type));
+    load(quantized_ring_kernel(type));
     for (const ExchangeKind kind : {ExchangeKind::reduce_scatter, ExchangeKind::all_gather, ExchangeKind::all_to_all})
-      load(coded_exchange_kernel(kind, type));
-    load(coded_any_kernel(type));
-    for (const CodedEntry& entry : entries(type)) {
-      for (const CodedKernel& kernel : entry.staged) load(kernel);
+      load(quantized_exchange_kernel(kind, type));
+    load(quantized_any_kernel(type));
+    for (const QuantizedEntry& entry : entries(type)) {
+      for (const QuantizedKernel& kernel : entry.staged) load(kernel);
       for (const void* kernel : entry.packets) load({kernel});
     }
   }
 }
 
-CodedShape CudaCollectives::coded_shape_of(std::int64_t count, Type type, const CodecPair& pair, bool staged,
-                                           const CodedKnobs& knobs) const {
-  const std::uint32_t most_span = staged ? most_staged_span : most_coded_workers;
+QuantizedShape CudaCollectives::quantized_shape_of(std::int64_t count, Type type, const CodecPair& pair, bool staged,
+                                                   const QuantizedKnobs& knobs) const {
+  const std::uint32_t most_span = staged ? most_staged_span : most_quantized_workers;
   IMBREX_EXPECTS(knobs.blocks <= max_comm_blocks, "{} blocks: at most {}", knobs.blocks, max_comm_blocks);
   IMBREX_EXPECTS(knobs.slots == 0 || knobs.slots >= rounds_of(knobs.steps), "{} slots: at least {}", knobs.slots,
                  rounds_of(knobs.steps));
   IMBREX_EXPECTS(knobs.span <= most_span && knobs.span % 32 == 0, "a span of {}: a multiple of 32 up to {}", knobs.span,
                  most_span);
-  const std::uint64_t piece = ceil_div(static_cast<std::uint64_t>(count),
-                                       coded_block_values * (knobs.steps == CodedSteps::one_step ? 1 : comm_.ranks));
-  CodedShape s;
+  const std::uint64_t piece =
+      ceil_div(static_cast<std::uint64_t>(count),
+               quantized_block_values * (knobs.steps == QuantizedSteps::one_shot ? 1 : comm_.ranks));
+  QuantizedShape s;
   s.steps = knobs.steps;
   s.slots = knobs.slots;
   const int slot_bytes = knobs.tolerance >= 0 ? static_cast<int>(size_of(type)) : 0;
-  const bool ring = s.steps == CodedSteps::ring;
+  const bool ring = s.steps == QuantizedSteps::ring;
   const auto bytes_of = [&](std::uint64_t span, std::uint64_t blocks) {  // of one slot for each block and source
     return blocks * comm_.ranks *
            (std::uint64_t{chunk_of(pair.reduce_scatter, static_cast<std::uint32_t>(span), slot_bytes, ring).bytes} +
@@ -183,29 +187,29 @@ CodedShape CudaCollectives::coded_shape_of(std::int64_t count, Type type, const 
 }
 
 // So many rounds after it was sent, a chunk is done with.
-std::uint64_t CudaCollectives::rounds_of(CodedSteps steps) const {
-  return steps == CodedSteps::ring ? 2 * comm_.ranks - 1 : 3;
+std::uint64_t CudaCollectives::rounds_of(QuantizedSteps steps) const {
+  return steps == QuantizedSteps::ring ? 2 * comm_.ranks - 1 : 3;
 }
 
-CodedArgs CudaCollectives::arguments(const void* in, void* out, std::int64_t count, Type type, const CodecPair& pair,
-                                     const CodedShape& shape, float tolerance) const {
+QuantizedArgs CudaCollectives::arguments(const void* in, void* out, std::int64_t count, Type type,
+                                         const CodecPair& pair, const QuantizedShape& shape, float tolerance) const {
   IMBREX_EXPECTS(count <= std::int64_t{1} << 33, "{} values through a codec: at most 2^33", count);
   const auto ranks = static_cast<int>(comm_.ranks);
-  const bool one_step = shape.steps == CodedSteps::one_step, ring = shape.steps == CodedSteps::ring;
-  CodedArgs a{};
+  const bool one_shot = shape.steps == QuantizedSteps::one_shot, ring = shape.steps == QuantizedSteps::ring;
+  QuantizedArgs a{};
   a.comm = comm_;
   a.in = in;
   a.out = out;
   a.count = static_cast<std::uint64_t>(count);
   a.tolerance = tolerance;
-  a.part_allowance = codec::part_allowance(tolerance, one_step ? ranks : ranks + 1);
-  a.value_blocks = value_blocks_of(count, one_step ? CodecPair{pair.reduce_scatter, pair.reduce_scatter} : pair);
-  a.piece = one_step ? a.value_blocks : coded_piece(a.value_blocks);
+  a.part_allowance = codec::part_allowance(tolerance, one_shot ? ranks : ranks + 1);
+  a.value_blocks = value_blocks_of(count, one_shot ? CodecPair{pair.reduce_scatter, pair.reduce_scatter} : pair);
+  a.piece = one_shot ? a.value_blocks : quantized_piece(a.value_blocks);
   a.span = shape.span;
   a.chunks = static_cast<std::uint32_t>(ceil_div(a.piece, std::uint64_t{a.span} * shape.blocks));
   const int slot_bytes = tolerance >= 0 ? static_cast<int>(size_of(type)) : 0;
   a.parts = chunk_of(pair.reduce_scatter, a.span, slot_bytes, ring);
-  if (!one_step) a.sums = chunk_of(pair.all_gather, a.span, slot_bytes, ring);
+  if (!one_shot) a.sums = chunk_of(pair.all_gather, a.span, slot_bytes, ring);
   const std::uint64_t chunk_bytes = std::uint64_t{a.parts.bytes} + a.sums.bytes;
   const std::uint64_t bytes_a_slot = chunk_bytes * shape.blocks * comm_.ranks;
   const std::uint64_t slots = comm_.copy_bytes / bytes_a_slot;
@@ -216,7 +220,7 @@ CodedArgs CudaCollectives::arguments(const void* in, void* out, std::int64_t cou
   // More of them only push each other out of L2, of which they leave a third to the vectors. Two
   // ranks' slots are half as large, and twice as many pay (measured on two H200s, as the others on four).
   std::uint64_t held = std::max<std::uint64_t>(rounds, comm_.ranks == 2 ? 16 : 8);
-  if (shape.steps == CodedSteps::two_step && comm_.ranks > 2)
+  if (shape.steps == QuantizedSteps::two_shot && comm_.ranks > 2)
     held = std::clamp<std::uint64_t>((std::uint64_t{32} << 20) / bytes_a_slot, rounds + 1, held);
   a.slots = static_cast<std::uint32_t>(std::min<std::uint64_t>({slots, a.chunks, held}));
   if (shape.slots != 0) a.slots = std::min(a.slots, shape.slots);
@@ -227,31 +231,31 @@ CodedArgs CudaCollectives::arguments(const void* in, void* out, std::int64_t cou
 }
 
 // Blocks of values of each rank's part: whole shares.
-std::uint32_t CudaCollectives::coded_piece(std::uint32_t value_blocks) const {
-  constexpr std::uint32_t unit = collectives::share_unit / coded_block_values;
+std::uint32_t CudaCollectives::quantized_piece(std::uint32_t value_blocks) const {
+  constexpr std::uint32_t unit = collectives::share_unit / quantized_block_values;
   return static_cast<std::uint32_t>(ceil_div(ceil_div(value_blocks, comm_.ranks), unit) * unit);
 }
 
 bool CudaCollectives::goes_by_packets(std::int64_t count, Type type, const CodecPair& pair,
-                                      const CodedKnobs& knobs) const {
-  if (knobs.way == CodedWay::copies) return false;
-  const std::uint64_t runs = ceil_div(coded_piece(value_blocks_of(count, pair)), staged_run);
+                                      const QuantizedKnobs& knobs) const {
+  if (knobs.way == QuantizedWay::copies) return false;
+  const std::uint64_t runs = ceil_div(quantized_piece(value_blocks_of(count, pair)), staged_run);
   const bool possible =
-      count <= std::int64_t{1} << 33 && knobs.steps == CodedSteps::two_step && knobs.span == 0 && knobs.slots == 0 &&
-      comm_.ranks > 1 && !fills_sums(count, pair) &&
-      coded_packets_kernel(type, comm_.ranks, pair, knobs.tolerance >= 0) != nullptr &&
+      count <= std::int64_t{1} << 33 && knobs.steps == QuantizedSteps::two_shot && knobs.span == 0 &&
+      knobs.slots == 0 && comm_.ranks > 1 && !fills_sums(count, pair) &&
+      quantized_packets_kernel(type, comm_.ranks, pair, knobs.tolerance >= 0) != nullptr &&
       runs * comm_.ranks * (run_slot_bytes(pair.reduce_scatter) + run_slot_bytes(pair.all_gather)) <= comm_.copy_bytes;
   IMBREX_EXPECTS(
-      possible || knobs.way == CodedWay::automatic,
+      possible || knobs.way == QuantizedWay::automatic,
       "{} values of {} through {}: no packets for these ranks, groups, steps, chunks, slots, tolerance, and workspace",
       count, name_of(type), name_of(pair));
-  return knobs.way == CodedWay::packets ||
+  return knobs.way == QuantizedWay::packets ||
          (possible && count * static_cast<std::int64_t>(size_of(type)) <= most_packet_vector);
 }
 
 void CudaCollectives::all_reduce_by_packets(const void* in, void* out, std::int64_t count, Type type,
-                                            const CodecPair& pair, cudaStream_t stream, const CodedKnobs& knobs) {
-  CodedArgs a{};
+                                            const CodecPair& pair, cudaStream_t stream, const QuantizedKnobs& knobs) {
+  QuantizedArgs a{};
   a.comm = comm_;
   a.comm.turn = knobs.turn;
   a.in = in;
@@ -259,11 +263,11 @@ void CudaCollectives::all_reduce_by_packets(const void* in, void* out, std::int6
   a.count = static_cast<std::uint64_t>(count);
   a.tolerance = -1;
   a.value_blocks = value_blocks_of(count, pair);
-  a.piece = coded_piece(a.value_blocks);
+  a.piece = quantized_piece(a.value_blocks);
   const std::uint64_t runs = ceil_div(a.piece, staged_run);
   a.parts.codec = pair.reduce_scatter;
   a.sums.codec = pair.all_gather;
-  for (CodedChunk* step : {&a.parts, &a.sums}) {
+  for (QuantizedChunk* step : {&a.parts, &a.sums}) {
     step->bytes = run_slot_bytes(step->codec);
     step->source_stride = runs * step->bytes;
   }
@@ -272,29 +276,29 @@ void CudaCollectives::all_reduce_by_packets(const void* in, void* out, std::int6
   const std::uint64_t most = own_blocks(knobs.blocks, processors_);
   const std::uint64_t warps = std::min<std::uint64_t>(ceil_div(runs, most), most_packet_threads(comm_.ranks) / 32);
   const auto blocks = static_cast<std::uint32_t>(std::min(most, ceil_div(runs, warps)));
-  launch(coded_packets_kernel(type, comm_.ranks, pair, false), blocks, static_cast<std::uint32_t>(warps) * 32, &a,
+  launch(quantized_packets_kernel(type, comm_.ranks, pair, false), blocks, static_cast<std::uint32_t>(warps) * 32, &a,
          stream);
 }
 
 void CudaCollectives::all_reduce(const void* in, void* out, std::int64_t count, Type type, const CodecPair& pair,
-                                 cudaStream_t stream, const CodedKnobs& knobs) {
+                                 cudaStream_t stream, const QuantizedKnobs& knobs) {
   validate(pair.reduce_scatter);
   validate(pair.all_gather);
   expect_operands(in, out, count, type);
   if (count > 0 && goes_by_packets(count, type, pair, knobs))
     return all_reduce_by_packets(in, out, count, type, pair, stream, knobs);
-  const CodedKernel kernel =
-      knobs.steps == CodedSteps::one_step ? coded_one_shot_kernel(type)
-      : knobs.steps == CodedSteps::ring
-          ? coded_ring_kernel(type)
-          : coded_kernel(type, comm_.ranks, pair, knobs.tolerance >= 0 || fills_sums(count, pair));
-  IMBREX_EXPECTS(knobs.steps != CodedSteps::ring || knobs.tolerance < 0, "a ring takes no tolerance");
-  IMBREX_EXPECTS(knobs.steps != CodedSteps::ring || !fills_sums(count, pair),
+  const QuantizedKernel kernel =
+      knobs.steps == QuantizedSteps::one_shot ? quantized_one_shot_kernel(type)
+      : knobs.steps == QuantizedSteps::ring
+          ? quantized_ring_kernel(type)
+          : quantized_kernel(type, comm_.ranks, pair, knobs.tolerance >= 0 || fills_sums(count, pair));
+  IMBREX_EXPECTS(knobs.steps != QuantizedSteps::ring || knobs.tolerance < 0, "a ring takes no tolerance");
+  IMBREX_EXPECTS(knobs.steps != QuantizedSteps::ring || !fills_sums(count, pair),
                  "{} values through {}: a ring takes no vector whose last group of sums is longer than that of parts",
                  count, name_of(pair));
-  const CodedShape shape = coded_shape_of(count, type, pair, kernel.staged_threads > 0, knobs);
+  const QuantizedShape shape = quantized_shape_of(count, type, pair, kernel.staged_threads > 0, knobs);
   if (count == 0) return;
-  CodedArgs args = arguments(in, out, count, type, pair, shape, knobs.tolerance);
+  QuantizedArgs args = arguments(in, out, count, type, pair, shape, knobs.tolerance);
   args.comm.turn = knobs.turn;
   if (kernel.staged_threads == 0) return launch(kernel.function, shape.blocks, shape.span + 32, &args, stream);
   launch(kernel.function, shape.blocks, kernel.staged_threads, &args, stream,
@@ -306,11 +310,11 @@ void CudaCollectives::exchange(ExchangeKind kind, const void* in, void* out, std
   validate(codec);
   expect_blocks(kind, in, out, count, type);
   const CodecPair pair{codec, codec};
-  const CodedKnobs knobs{.blocks = blocks, .steps = CodedSteps::one_step};
-  const CodedKernel kernel = coded_exchange_kernel(kind, type);
-  const CodedShape shape = coded_shape_of(count, type, pair, kernel.staged_threads > 0, knobs);
+  const QuantizedKnobs knobs{.blocks = blocks, .steps = QuantizedSteps::one_shot};
+  const QuantizedKernel kernel = quantized_exchange_kernel(kind, type);
+  const QuantizedShape shape = quantized_shape_of(count, type, pair, kernel.staged_threads > 0, knobs);
   if (count == 0) return;
-  CodedArgs args = arguments(in, out, count, type, pair, shape, -1);
+  QuantizedArgs args = arguments(in, out, count, type, pair, shape, -1);
   launch(kernel.function, shape.blocks, shape.span + 32, &args, stream);
 }
 

@@ -1,5 +1,5 @@
 // The two-shot all-reduce through any codec, with a tolerance if asked, as one kernel. The usual pairs of codecs have
-// faster ones (coded_staged.cuh); this one looks its codec up as it runs.
+// faster ones (quantized_staged.cuh); this one looks its codec up as it runs.
 //
 // The vector is cut as in the exact two-shot (exact_kernels.cuh), in blocks of eight values: pieces, chunks, slots. In
 // its k-th round a block of threads
@@ -10,16 +10,16 @@
 //      decoded from these codes, too, so all ranks get the same bits,
 //   3. waits for the sums of chunk k - 2 of the other pieces, decodes them into the output, and posts "freed".
 //
-// Posts and unquantized groups: coded_rank.cuh.
+// Posts and unquantized groups: quantized_rank.cuh.
 #pragma once
 
-#include "collectives/cuda/coded/coded_rank.cuh"
+#include "collectives/cuda/quantized/quantized_rank.cuh"
 
 namespace imbrex::cuda {
 
 template <Type type>
-class CodedTwoShot : CodedRank<type, true> {
-  using Base = CodedRank<type, true>;
+class QuantizedTwoShot : QuantizedRank<type, true> {
+  using Base = QuantizedRank<type, true>;
   using Base::a_, Base::c_, Base::state_, Base::in_, Base::out_, Base::workers_, Base::well_;
   using Base::index_of, Base::block_of, Base::place_of, Base::slot_of, Base::peer_of, Base::has;
   using typename Base::OwnPart;
@@ -28,7 +28,7 @@ class CodedTwoShot : CodedRank<type, true> {
   using typename Base::Vector;
 
  public:
-  __device__ __forceinline__ CodedTwoShot(const CodedArgs& args, Progress& progress)
+  __device__ __forceinline__ QuantizedTwoShot(const QuantizedArgs& args, Progress& progress)
       : Base(args), progress_(progress) {}
 
   __device__ __forceinline__ void run() {
@@ -81,8 +81,8 @@ class CodedTwoShot : CodedRank<type, true> {
       const codec::Group group =
           this->group_for(c, values, there, a_.part_allowance, is_real(peer_of(i) * a_.piece + block));
       if (!there || !well_) continue;
-      this->store_coded(c, a_.parts, slot_of(a_.parts, peer_of(i), c_.rank, place), index_of(), group,
-                        codec::to_planes(c.format, codec::encode(c, range, group, values)), values);
+      this->store_quantized(c, a_.parts, slot_of(a_.parts, peer_of(i), c_.rank, place), index_of(), group,
+                            codec::to_planes(c.format, codec::encode(c, range, group, values)), values);
     }
   }
 
@@ -109,16 +109,16 @@ class CodedTwoShot : CodedRank<type, true> {
     if (__any_sync(whole_warp, there && !real)) fill_up(block, sum, bound);
     if (!there) {
 #pragma unroll
-      for (std::uint32_t i = 0; i < coded_block_values; ++i) sum[i] = 0;
+      for (std::uint32_t i = 0; i < quantized_block_values; ++i) sum[i] = 0;
     }
     const codec::Group group = this->group_for(sums, sum, there, allowance(sums, bound.errors), real);
     if (a_.tolerance >= 0) note_error(bound, sums, group, sum, there);
     if (!there) return;
     const codec::Codes codes = codec::encode(sums, range, group, sum);
-    const codec::Planes coded = codec::to_planes(sums.format, codes);
+    const codec::Planes quantized = codec::to_planes(sums.format, codes);
 #pragma unroll 1
     for (std::uint32_t i = 1; i < c_.ranks; ++i)
-      this->store_coded(sums, a_.sums, slot_of(a_.sums, peer_of(i), c_.rank, place), index, group, coded, sum);
+      this->store_quantized(sums, a_.sums, slot_of(a_.sums, peer_of(i), c_.rank, place), index, group, quantized, sum);
     if (group.kind == codec::GroupKind::raw) {
       out_.store(block, sum);
       this->count_non_finite(block, sum);
@@ -126,36 +126,38 @@ class CodedTwoShot : CodedRank<type, true> {
     }
     codec::decode(sums, range, group, codes, values);
     out_.store(block, values);
-    if (a_.tolerance < 0) this->note_coded_error(bound, sums, group);
+    if (a_.tolerance < 0) this->note_quantized_error(bound, sums, group);
     if (group.kind == codec::GroupKind::marked) this->count_non_finite(block, values);
   }
 
   /// Whether a block has values of the vector.
-  __device__ __forceinline__ bool is_real(std::uint64_t block) const { return block * coded_block_values < a_.count; }
+  __device__ __forceinline__ bool is_real(std::uint64_t block) const {
+    return block * quantized_block_values < a_.count;
+  }
 
   /// Blocks that fill up the last group of sums hold copies of the last sum: their own, of parts in groups without the
   /// last value's neighbours, would be others. By a whole warp, which has the last block where it has any after it, as
   /// both lie in one group.
   __device__ __forceinline__ void fill_up(std::uint32_t block, Values& sum, codec::Bound& bound) const {
-    const auto last = static_cast<std::uint32_t>((a_.count - 1) / coded_block_values);
+    const auto last = static_cast<std::uint32_t>((a_.count - 1) / quantized_block_values);
     const bool fills = block > last;
     const std::uint32_t lane = this->lane_ - (fills ? block - last : 0);
     float value = sum[0];
 #pragma unroll
-    for (std::uint32_t i = 1; i < coded_block_values; ++i)
-      if (i == (a_.count - 1) % coded_block_values) value = sum[i];
+    for (std::uint32_t i = 1; i < quantized_block_values; ++i)
+      if (i == (a_.count - 1) % quantized_block_values) value = sum[i];
     value = __shfl_sync(whole_warp, value, static_cast<int>(lane));
     const codec::Bound of_last{__shfl_sync(whole_warp, bound.errors, static_cast<int>(lane)),
                                __shfl_sync(whole_warp, bound.roundings, static_cast<int>(lane))};
     if (!fills) return;
     bound = of_last;
 #pragma unroll
-    for (std::uint32_t i = 0; i < coded_block_values; ++i) sum[i] = value;
+    for (std::uint32_t i = 0; i < quantized_block_values; ++i) sum[i] = value;
   }
 
   /// What the tolerance leaves to coding the sums of a group. By a whole warp.
   __device__ __forceinline__ float allowance(const Codec& sums, float errors) const {
-    for (int distance = 1; distance < sums.group / static_cast<int>(coded_block_values); distance *= 2)
+    for (int distance = 1; distance < sums.group / static_cast<int>(quantized_block_values); distance *= 2)
       errors = fmaxf(errors, __shfl_xor_sync(whole_warp, errors, distance));
     return codec::sum_allowance(a_.tolerance, errors);
   }
@@ -166,12 +168,12 @@ class CodedTwoShot : CodedRank<type, true> {
     constexpr codec::Range range = codec::range_of(type);
     Values rounded;
 #pragma unroll
-    for (std::uint32_t i = 0; i < coded_block_values; ++i) rounded[i] = round_to<type>(sum[i]);
+    for (std::uint32_t i = 0; i < quantized_block_values; ++i) rounded[i] = round_to<type>(sum[i]);
     const float magnitude = this->finite_magnitude(sums.group, rounded);
     const int ranks = static_cast<int>(c_.ranks);
     const float error = group.kind == codec::GroupKind::raw
                             ? codec::raw_output_error(bound, ranks, type, magnitude)
-                            : codec::coded_output_error(bound, ranks, type, sums, range, group);
+                            : codec::quantized_output_error(bound, ranks, type, sums, range, group);
     if (there) this->error_ = max(this->error_, error);
   }
 
@@ -198,12 +200,13 @@ class CodedTwoShot : CodedRank<type, true> {
 };
 
 template <Type type>
-__global__ void __launch_bounds__(most_coded_workers + 32, 1) coded_all_reduce(const __grid_constant__ CodedArgs a) {
+__global__ void __launch_bounds__(most_quantized_workers + 32, 1)
+    quantized_all_reduce(const __grid_constant__ QuantizedArgs a) {
   __shared__ Progress progress;
   if (threadIdx.x == 0) progress = {};
   __syncthreads();
   device::wait_for_stream();
-  CodedTwoShot<type>(a, progress).run();
+  QuantizedTwoShot<type>(a, progress).run();
 }
 
 }  // namespace imbrex::cuda

@@ -9,12 +9,12 @@
 //   R - 1             the same for piece r, the own one, with the codec of the sums
 //   R ... 2 R - 2     decode the sums of piece r - (s - R + 1) into the output, pass them on but for the last
 //
-// Posts as in coded_rank.cuh, but to the next rank only, one counter a stage; that of the last stage goes back to the
-// previous rank, since the chunk's slots are free. What codings may have cost on the way goes with the codes: one
+// Posts as in quantized_rank.cuh, but to the next rank only, one counter a stage; that of the last stage goes back to
+// the previous rank, since the chunk's slots are free. What codings may have cost on the way goes with the codes: one
 // number a warp, the largest of its blocks.
 #pragma once
 
-#include "collectives/cuda/coded/coded_rank.cuh"
+#include "collectives/cuda/quantized/quantized_rank.cuh"
 
 namespace imbrex::cuda {
 
@@ -24,17 +24,17 @@ struct RingProgress {
 };
 
 template <Type type>
-class CodedRing : CodedRank<type, false> {
-  using Base = CodedRank<type, false>;
+class QuantizedRing : QuantizedRank<type, false> {
+  using Base = QuantizedRank<type, false>;
   using Base::a_, Base::c_, Base::state_, Base::in_, Base::out_, Base::workers_, Base::well_, Base::lane_;
-  using Base::index_of, Base::block_of, Base::place_of, Base::slot_of, Base::store_coded;
+  using Base::index_of, Base::block_of, Base::place_of, Base::slot_of, Base::store_quantized;
   using typename Base::Counters;
   using typename Base::Part;
   using typename Base::Values;
   using typename Base::Vector;
 
  public:
-  __device__ __forceinline__ CodedRing(const CodedArgs& args, RingProgress& progress)
+  __device__ __forceinline__ QuantizedRing(const QuantizedArgs& args, RingProgress& progress)
       : Base(args), stages_(2 * c_.ranks - 1), ring_(progress) {}
 
   __device__ __forceinline__ void run() {
@@ -94,7 +94,7 @@ class CodedRing : CodedRank<type, false> {
     return block < a_.piece && owner * a_.piece + block < a_.value_blocks;
   }
 
-  __device__ __forceinline__ float& error_word(const CodedChunk& step, std::byte* slot) const {
+  __device__ __forceinline__ float& error_word(const QuantizedChunk& step, std::byte* slot) const {
     return reinterpret_cast<float*>(slot + step.bytes - ring_trailer_bytes)[threadIdx.x / 32];
   }
 
@@ -116,7 +116,7 @@ class CodedRing : CodedRank<type, false> {
     const bool owner = s + 1 == c_.ranks;
     const std::uint32_t piece = owner ? c_.rank : before(s + 1), block = block_of(chunk), place = place_of(chunk);
     const bool there = has(piece, block);
-    const CodedChunk& step = owner ? a_.sums : a_.parts;
+    const QuantizedChunk& step = owner ? a_.sums : a_.parts;
     Values values = {};
     if (there) Vector::to_float(in_.load(piece * a_.piece + block), values);
     float error = 0;
@@ -131,7 +131,7 @@ class CodedRing : CodedRank<type, false> {
         codec::decode(parts, range, group, codec::from_planes(parts.format, came.planes), sum);
         coding = codec::error_of(parts, group);
 #pragma unroll
-        for (std::uint32_t i = 0; i < coded_block_values; ++i) {
+        for (std::uint32_t i = 0; i < quantized_block_values; ++i) {
           values[i] = sum[i] + values[i];
           if (fabsf(values[i]) < range.overflow) magnitude = fmaxf(magnitude, fabsf(values[i]));
         }
@@ -148,14 +148,14 @@ class CodedRing : CodedRank<type, false> {
     if (c_.ranks > 1) {
       std::byte* to = slot_of(step, next_rank(c_), owner ? 0 : s, place);
       if (there)
-        store_coded(step.codec, step, to, index_of(), group, codec::to_planes(step.codec.format, codes), values);
+        store_quantized(step.codec, step, to, index_of(), group, codec::to_planes(step.codec.format, codes), values);
       if (lane_ == 0 && !owner) error_word(step, to) = error;
     }
     if (!owner || !there) return;
     codec::decode(step.codec, range, group, codes, values);
     out_.store(piece * a_.piece + block, values);
-    this->error_ = max(this->error_, codec::coded_output_error({error, 0}, static_cast<int>(c_.ranks), type, step.codec,
-                                                               range, group));
+    this->error_ = max(this->error_, codec::quantized_output_error({error, 0}, static_cast<int>(c_.ranks), type,
+                                                                   step.codec, range, group));
     if (group.kind == codec::GroupKind::marked) this->count_non_finite(piece * a_.piece + block, values);
   }
 
@@ -176,7 +176,7 @@ class CodedRing : CodedRank<type, false> {
     Values values;
     codec::decode(c, range, group, codec::from_planes(c.format, planes), values);
     if (hop + 1 < c_.ranks)
-      store_coded(c, a_.sums, slot_of(a_.sums, next_rank(c_), hop, place), index_of(), group, planes, values);
+      store_quantized(c, a_.sums, slot_of(a_.sums, next_rank(c_), hop, place), index_of(), group, planes, values);
     out_.store(owner * a_.piece + block, values);
   }
 
@@ -185,12 +185,13 @@ class CodedRing : CodedRank<type, false> {
 };
 
 template <Type type>
-__global__ void __launch_bounds__(most_coded_workers + 32, 1) coded_ring(const __grid_constant__ CodedArgs a) {
+__global__ void __launch_bounds__(most_quantized_workers + 32, 1)
+    quantized_ring(const __grid_constant__ QuantizedArgs a) {
   __shared__ RingProgress progress;
   if (threadIdx.x == 0) progress = {};
   __syncthreads();
   device::wait_for_stream();
-  CodedRing<type>(a, progress).run();
+  QuantizedRing<type>(a, progress).run();
 }
 
 }  // namespace imbrex::cuda

@@ -15,15 +15,15 @@
 // are busy at once. Stores that wait for a link would make the SM's other warps wait, too; cp.async.bulk does not.
 //
 // Senders, adders and takers take a chunk in runs of 64 blocks. Those of whole blocks and ordinary groups go the short
-// way (coded_run.cuh), others, and those of which some group turns out not to be ordinary, that of the `_blocks`.
+// way (quantized_run.cuh), others, and those of which some group turns out not to be ordinary, that of the `_blocks`.
 //
 // NOTE: on four H200s teams of adders that take chunks in turn, and more warps at fewer registers, gained nothing.
 //
-// Posts and counters: coded_rank.cuh.
+// Posts and counters: quantized_rank.cuh.
 #pragma once
 
-#include "collectives/cuda/coded/coded_rank.cuh"
-#include "collectives/cuda/coded/coded_run.cuh"
+#include "collectives/cuda/quantized/quantized_rank.cuh"
+#include "collectives/cuda/quantized/quantized_run.cuh"
 #include "collectives/cuda/wire/bulk.cuh"
 
 namespace imbrex::cuda {
@@ -47,8 +47,8 @@ struct StagedProgress {
 };
 
 template <Type type, int Most, typename FormOfParts, typename FormOfSums>
-class CodedStaged : CodedRank<type, false> {
-  static constexpr CodedRoles roles = roles_of(Most);
+class QuantizedStaged : QuantizedRank<type, false> {
+  static constexpr QuantizedRoles roles = roles_of(Most);
   static_assert(roles.part_signallers <= max_comm_signallers && roles.sum_signallers <= max_comm_signallers);
   // NOTE: the same warp writes the same bytes of a stage each time: racecheck sees no order between two that hand a
   // stage on through a signaller. So a warp's turns go on from one fill to the next only where the stages divide by the
@@ -57,7 +57,7 @@ class CodedStaged : CodedRank<type, false> {
   static constexpr bool adders_go_on = roles.sum_stages % roles.adders == 0;
   static constexpr bool ahead = Most <= 4;
   static constexpr int unrolled = ahead ? Most : 1;
-  using Base = CodedRank<type, false>;
+  using Base = QuantizedRank<type, false>;
   using Base::a_, Base::c_, Base::state_, Base::in_, Base::out_, Base::well_, Base::lane_;
   using Base::first_of, Base::has, Base::place_of, Base::slot_of, Base::peer_of;
   using typename Base::Counters;
@@ -67,13 +67,14 @@ class CodedStaged : CodedRank<type, false> {
   using typename Base::Vector;
 
  public:
-  __device__ __forceinline__ CodedStaged(const CodedArgs& args, StagedProgress& progress, std::byte* stages)
+  __device__ __forceinline__ QuantizedStaged(const QuantizedArgs& args, StagedProgress& progress, std::byte* stages)
       : Base(args),
         progress_(progress),
         stages_(stages),
         peers_(args.comm.ranks - 1),
         runs_((args.span + staged_run - 1) / staged_run),
-        whole_blocks_(in_.aligned && out_.aligned ? static_cast<std::uint32_t>(args.count / coded_block_values) : 0) {}
+        whole_blocks_(in_.aligned && out_.aligned ? static_cast<std::uint32_t>(args.count / quantized_block_values)
+                                                  : 0) {}
 
   __device__ __forceinline__ void run() {
     std::uint32_t warp = threadIdx.x / 32;
@@ -176,7 +177,7 @@ class CodedStaged : CodedRank<type, false> {
     if (!__all_sync(whole_warp, usual)) return false;
     PairValues values;
     to_float<type>(raw, values);
-    const CodedPair pair = code_pair(c, codec::range_of(type), group, values, values);
+    const QuantizedPair pair = code_pair(c, codec::range_of(type), group, values, values);
     store_pair(c, a_.parts, stage, run * staged_run + first_in_run(lane_), lane_, group, pair);
     return true;
   }
@@ -191,8 +192,8 @@ class CodedStaged : CodedRank<type, false> {
       Values values = {};
       if (has(peer_of(peer), block)) Vector::to_float(in_.load(peer_of(peer) * a_.piece + block), values);
       const codec::Group group = group_of(c, range, values);
-      this->store_coded(c, a_.parts, stage, index, group,
-                        codec::to_planes(c.format, codec::encode(c, range, group, values)), values);
+      this->store_quantized(c, a_.parts, stage, index, group,
+                            codec::to_planes(c.format, codec::encode(c, range, group, values)), values);
     }
   }
 
@@ -238,7 +239,7 @@ class CodedStaged : CodedRank<type, false> {
     constexpr codec::Range range = codec::range_of(type);
     const std::uint32_t first = first_of_run(chunk, run), index = run * staged_run + first_in_run(lane_);
     const RawPair raw = load_own(c_.rank, first);
-    CodedPair parts[unrolled];
+    QuantizedPair parts[unrolled];
     const auto load = [&](std::uint32_t s) {
       if (s < c_.ranks && s != c_.rank)
         parts[s % unrolled] = cuda::load_pair(c, a_.parts, slot_of(a_.parts, c_.rank, s, place), index);
@@ -249,7 +250,7 @@ class CodedStaged : CodedRank<type, false> {
     meanwhile();
     bool usual = true;
     PairValues sum, values;
-    CodedPair own;
+    QuantizedPair own;
     {
       const codec::Group group = usual_group<type>(c, extremes_of<type>(c, raw), usual);
       to_float<type>(raw, values);
@@ -260,15 +261,15 @@ class CodedStaged : CodedRank<type, false> {
     for (std::uint32_t s = 0; s < Most; ++s) {
       if (s >= c_.ranks) continue;
       if (!ahead) load(s);
-      const CodedPair part = chosen(s == c_.rank, own, parts[s % unrolled]);
+      const QuantizedPair part = chosen(s == c_.rank, own, parts[s % unrolled]);
       add_usual_part<type>(c, part, s == 0, sum, bound, usual);
     }
     const codec::Group group = usual_group<type>(sums, extremes_of(sums, sum), usual);
     if (!__all_sync(whole_warp, usual)) return false;
-    const CodedPair pair = code_pair(sums, range, group, sum, values);
+    const QuantizedPair pair = code_pair(sums, range, group, sum, values);
     store_pair(sums, a_.sums, stage, index, lane_, group, pair);
     store_out(c_.rank, first, values);
-    this->note_coded_error(bound, sums, group);
+    this->note_quantized_error(bound, sums, group);
     return true;
   }
 
@@ -287,10 +288,10 @@ class CodedStaged : CodedRank<type, false> {
       const codec::Group group = group_of(sums, range, sum);
       const codec::Codes codes = codec::encode(sums, range, group, sum);
       codec::decode(sums, range, group, codes, values);
-      this->store_coded(sums, a_.sums, stage, index, group, codec::to_planes(sums.format, codes), sum);
+      this->store_quantized(sums, a_.sums, stage, index, group, codec::to_planes(sums.format, codes), sum);
       if (!there) continue;
       out_.store(c_.rank * a_.piece + block, values);
-      this->note_coded_error(bound, sums, group);
+      this->note_quantized_error(bound, sums, group);
       if (group.kind == codec::GroupKind::marked) this->count_non_finite(c_.rank * a_.piece + block, values);
     }
   }
@@ -313,7 +314,7 @@ class CodedStaged : CodedRank<type, false> {
       this->add_part(c, s, own_part, own, came, from, index, there, bound, sum);
     }
 #pragma unroll
-    for (std::uint32_t i = 0; i < coded_block_values; ++i) sum[i] = there ? sum[i] : 0;
+    for (std::uint32_t i = 0; i < quantized_block_values; ++i) sum[i] = there ? sum[i] : 0;
   }
 
   __device__ __forceinline__ void take(std::uint32_t warp) {
@@ -335,7 +336,7 @@ class CodedStaged : CodedRank<type, false> {
   __device__ __forceinline__ bool take_run(std::uint32_t chunk, std::uint32_t run, std::uint32_t place) {
     const Codec c = FormOfSums::of(a_.sums.codec);
     const std::uint32_t first = first_of_run(chunk, run), index = run * staged_run + first_in_run(lane_);
-    CodedPair sums[unrolled];
+    QuantizedPair sums[unrolled];
     bool whole = true;
     const auto load = [&](std::uint32_t i) {
       if (i >= c_.ranks) return;
@@ -351,7 +352,7 @@ class CodedStaged : CodedRank<type, false> {
       if (!ahead) load(i);
       if (!whole) return false;
       bool usual = true;
-      const CodedPair& came = sums[i % unrolled];
+      const QuantizedPair& came = sums[i % unrolled];
       const codec::Group group = read_usual_group<type>(c, came.words, usual);
       if (!__all_sync(whole_warp, usual)) return false;
       PairValues values;
@@ -458,20 +459,21 @@ class CodedStaged : CodedRank<type, false> {
 };
 
 template <Type type, int Most, typename FormOfParts, typename FormOfSums>
-__global__ void __launch_bounds__(roles_of(Most).threads(), 1) coded_staged(const __grid_constant__ CodedArgs a) {
+__global__ void __launch_bounds__(roles_of(Most).threads(), 1)
+    quantized_staged(const __grid_constant__ QuantizedArgs a) {
   __shared__ StagedProgress progress;
   extern __shared__ __align__(128) std::byte stages[];
   if (threadIdx.x == 0) progress.init();
   __syncthreads();
   device::wait_for_stream();
   if (!is_turn(a.comm, read_state(a.comm))) return;
-  CodedStaged<type, Most, FormOfParts, FormOfSums>(a, progress, stages).run();
+  QuantizedStaged<type, Most, FormOfParts, FormOfSums>(a, progress, stages).run();
 }
 
 template <Type type, int Most, typename FormOfParts, typename FormOfSums>
-CodedKernel staged_kernel() {
-  constexpr CodedRoles roles = roles_of(Most);
-  return {reinterpret_cast<const void*>(&coded_staged<type, Most, FormOfParts, FormOfSums>), roles.threads(),
+QuantizedKernel staged_kernel() {
+  constexpr QuantizedRoles roles = roles_of(Most);
+  return {reinterpret_cast<const void*>(&quantized_staged<type, Most, FormOfParts, FormOfSums>), roles.threads(),
           roles.sum_stages};
 }
 

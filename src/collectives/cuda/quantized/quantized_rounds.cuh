@@ -1,20 +1,20 @@
 // The rounds of kernels that code once: chunk k goes out while chunk k - 1 is waited for. Chunks, slots and posts are
-// as in the two-shot all-reduce (coded_any.cuh); `Kernel` has send(chunk) and add(chunk).
+// as in the two-shot all-reduce (quantized_any.cuh); `Kernel` has send(chunk) and add(chunk).
 #pragma once
 
-#include "collectives/cuda/coded/coded_rank.cuh"
+#include "collectives/cuda/quantized/quantized_rank.cuh"
 
 namespace imbrex::cuda {
 
 template <typename Kernel, Type type, bool Tolerant>
-class CodedOneStep : public CodedRank<type, Tolerant> {
-  using Base = CodedRank<type, Tolerant>;
+class QuantizedRounds : public QuantizedRank<type, Tolerant> {
+  using Base = QuantizedRank<type, Tolerant>;
 
  protected:
   using Base::a_, Base::c_, Base::state_, Base::workers_, Base::well_;
 
  public:
-  __device__ __forceinline__ CodedOneStep(const CodedArgs& args, Progress& progress)
+  __device__ __forceinline__ QuantizedRounds(const QuantizedArgs& args, Progress& progress)
       : Base(args), progress_(progress) {}
 
   __device__ __forceinline__ void run() {

@@ -1,4 +1,4 @@
-#include "runtime/hosts/gate.hpp"
+#include "runtime/hosts/admission.hpp"
 
 #include <sys/resource.h>
 
@@ -41,21 +41,21 @@ Proof of_hello(const Secret& secret, const Banner& banner, const RankHello& hell
   return secret.prove("hello/" + transcript_of(banner, hello));
 }
 
-Gate::Gate(FileDescriptor listener, const Secret& secret, const Proof& world)
+Admission::Admission(FileDescriptor listener, const Secret& secret, const Proof& world)
     : listener_(std::move(listener)),
       secret_(secret),
       world_(world),
       port_(own_end(listener_).port()),
       descriptors_(most_descriptors()) {}
 
-void Gate::add_to(std::vector<pollfd>& polls) const {
+void Admission::add_to(std::vector<pollfd>& polls) const {
   const bool open = milliseconds_until(closed_until_) == 0;
   polls.push_back({open ? listener_.get() : -1, POLLIN, 0});
   for (const Visitor& visitor : visitors_) polls.push_back({visitor.connection.socket().get(), POLLIN, 0});
 }
 
 // The oldest goes, among those of the address that has most: who floods from one host keeps no other out.
-bool Gate::drop_stranger() {
+bool Admission::drop_stranger() {
   std::map<std::string, int> count;
   for (const Visitor& visitor : visitors_)
     if (!visitor.proven) ++count[visitor.address];
@@ -69,14 +69,14 @@ bool Gate::drop_stranger() {
 }
 
 // What shows a proof and goes no further is a rank's try that is over, or was handed on by somebody.
-bool Gate::drop_any() {
+bool Admission::drop_any() {
   if (drop_stranger()) return true;
   if (visitors_.empty()) return false;
   visitors_.erase(visitors_.begin());
   return true;
 }
 
-void Gate::accept_some() {
+void Admission::accept_some() {
   for (int i = 0; i < taken_in_a_turn && milliseconds_until(closed_until_) == 0; ++i) {
     int error = 0;
     FileDescriptor socket = accept_tcp(listener_, error);
@@ -98,13 +98,13 @@ void Gate::accept_some() {
   }
 }
 
-void Gate::turn_away(Visitor& visitor, std::string_view why) {
+void Admission::turn_away(Visitor& visitor, std::string_view why) {
   turned_away_ = fmt::format("a connection from {} was turned away: {}", visitor.address, why);
   visitor.done = true;
 }
 
 // The cheap proof comes before the costly agreement on keys.
-void Gate::greet(Visitor& visitor, const Frame& frame) {
+void Admission::greet(Visitor& visitor, const Frame& frame) {
   const auto hello = frame.kind == FrameKind::hello ? frame.as<RankHello>() : std::nullopt;
   if (!hello) return turn_away(visitor, "it sent what is no greeting");
   if (!same(hello->proof, of_hello(secret_, visitor.banner, *hello)))
@@ -119,7 +119,7 @@ void Gate::greet(Visitor& visitor, const Frame& frame) {
   visitor.proven = true;
 }
 
-void Gate::take(Visitor& visitor, const Frame& frame, std::vector<Guest>& guests) {
+void Admission::take(Visitor& visitor, const Frame& frame, std::vector<Guest>& guests) {
   if (!visitor.proven) return greet(visitor, frame);
   if (!visitor.claim) {
     visitor.claim = frame.kind == FrameKind::claim ? frame.as<RankClaim>() : std::nullopt;
@@ -131,7 +131,7 @@ void Gate::take(Visitor& visitor, const Frame& frame, std::vector<Guest>& guests
   visitor.done = true;
 }
 
-void Gate::hear(Visitor& visitor, std::vector<Guest>& guests) {
+void Admission::hear(Visitor& visitor, std::vector<Guest>& guests) {
   const bool open = visitor.connection.receive();
   while (!visitor.done) {
     const auto frame = visitor.connection.next();
@@ -151,7 +151,7 @@ void Gate::hear(Visitor& visitor, std::vector<Guest>& guests) {
     turn_away(visitor, fmt::format("it did not greet within {} s", patience));
 }
 
-std::vector<Guest> Gate::admit() {
+std::vector<Guest> Admission::admit() {
   std::vector<Guest> guests;
   for (Visitor& visitor : visitors_) hear(visitor, guests);
   std::erase_if(visitors_, [](const Visitor& visitor) { return visitor.done; });

@@ -16,13 +16,13 @@ namespace imbrex::runtime {
 /// Tells each rank of another host what this one does, and notes what they do. A thread reads, keeps the connections
 /// alive and records ranks that are lost: a connection that ends before its rank has left, and one of which nothing is
 /// heard for most of the wait limit.
-class Links final : public FarRanks {
+class HostLinks final : public FarRanks {
  public:
   /// `rank`: this one. `limit`: the world's wait limit.
-  Links(Acquaintance acquaintance, int rank, double limit);
-  Links(const Links&) = delete;
-  Links& operator=(const Links&) = delete;
-  ~Links() override;
+  HostLinks(Acquaintance acquaintance, int rank, double limit);
+  HostLinks(const HostLinks&) = delete;
+  HostLinks& operator=(const HostLinks&) = delete;
+  ~HostLinks() override;
 
   const Roster& roster() const { return roster_; }
 

@@ -42,9 +42,9 @@ struct Guest {
 
 /// Receives the ranks of one world. Strangers cost little and disturb no rank: each has a second to send a greeting
 /// that holds, and gives way to others where there are many, or where descriptors run short.
-class Gate {
+class Admission {
  public:
-  Gate(FileDescriptor listener, const Secret& secret, const Proof& world);
+  Admission(FileDescriptor listener, const Secret& secret, const Proof& world);
 
   /// What to wait for.
   void add_to(std::vector<pollfd>& polls) const;

@@ -20,14 +20,14 @@
 namespace imbrex {
 namespace {
 
-using cuda::CodedKnobs, cuda::CodedWay, cuda::CollectivesOptions, cuda::CudaCollectives;
+using cuda::QuantizedKnobs, cuda::QuantizedWay, cuda::CollectivesOptions, cuda::CudaCollectives;
 using test::ReduceCase, test::ReduceVectors;
 using test::Trouble, test::expect_none;
 
-struct CodedCase {
+struct QuantizedCase {
   ReduceCase base;
   std::string codec;
-  CodedKnobs knobs;
+  QuantizedKnobs knobs;
 };
 
 // First element whose bits differ, NaN for NaN apart; -1 if none.
@@ -60,14 +60,14 @@ Report whole(World& world, const CudaCollectives& collectives) {
   return r;
 }
 
-void run_cases(int ranks, const std::vector<CodedCase>& cases, const CollectivesOptions& options = {},
+void run_cases(int ranks, const std::vector<QuantizedCase>& cases, const CollectivesOptions& options = {},
                int repeats = 2) {
   Trouble faults;
   const auto body = [&](World& world) {
     const int device = test::select_gpu(world);
     CudaCollectives collectives(world, device, test::sharing(options));
     const test::Stream stream(world);
-    for (const CodedCase& c : cases) {
+    for (const QuantizedCase& c : cases) {
       const CodecPair pair = parse_codec_pair(c.codec);
       const auto tell = [&](const std::string& what) {
         faults.add(c.base.text() + " " + c.codec + " rank " + std::to_string(world.rank()) + ": " + what);
@@ -77,7 +77,7 @@ void run_cases(int ranks, const std::vector<CodedCase>& cases, const Collectives
       std::vector<std::byte> want(in.size());
       AllReduceOptions cpu;
       cpu.codec = pair;
-      const bool ring = c.knobs.steps == cuda::CodedSteps::ring;
+      const bool ring = c.knobs.steps == cuda::QuantizedSteps::ring;
       cpu.algorithm = ring ? AllReduceAlgorithm::ring : AllReduceAlgorithm::two_shot;
       const auto reference = collectives::make_cpu_all_reduce(world, c.base.count, c.base.type, cpu);
       (*reference)(in.data(), want.data(), c.base.count);
@@ -105,8 +105,8 @@ void run_cases(int ranks, const std::vector<CodedCase>& cases, const Collectives
   expect_none(test::on_world(ranks, {.heap_bytes = 64 << 20, .wait_limit = 10}, body), faults);
 }
 
-std::vector<CodedCase> every_codec(Type type) {
-  std::vector<CodedCase> list;
+std::vector<QuantizedCase> every_codec(Type type) {
+  std::vector<QuantizedCase> list;
   for (const char* codec : {"int8",           "int6",
                             "int5",           "int4",
                             "int3",           "fp8",
@@ -120,10 +120,10 @@ std::vector<CodedCase> every_codec(Type type) {
                             "int4+int8-g128", "int8-g128+int8"})
     for (const std::int64_t count : {std::int64_t{1}, std::int64_t{127}, std::int64_t{129}, std::int64_t{4096},
                                      std::int64_t{100'003}, std::int64_t{786'432}}) {
-      const bool packets = cuda::coded_packets_kernel(type, 2, parse_codec_pair(codec), false) != nullptr;
-      CodedKnobs knobs;
-      for (const CodedWay way : {CodedWay::automatic, CodedWay::copies}) {
-        if (way == CodedWay::copies && !packets) continue;
+      const bool packets = cuda::quantized_packets_kernel(type, 2, parse_codec_pair(codec), false) != nullptr;
+      QuantizedKnobs knobs;
+      for (const QuantizedWay way : {QuantizedWay::automatic, QuantizedWay::copies}) {
+        if (way == QuantizedWay::copies && !packets) continue;
         knobs.way = way;
         list.push_back({{count, type, {}, 0, 0, false, false}, codec, knobs});
         list.push_back({{count, type, {}, 1, 3, false, true}, codec, knobs});
@@ -172,7 +172,7 @@ void compare_objects(int ranks, Type type, const std::vector<std::int64_t>& coun
   expect_none(test::on_world(ranks, {.heap_bytes = 64 << 20, .wait_limit = 10}, body), faults);
 }
 
-TEST(GpuCodedAllReduce, PublicObjectsGiveWhatTheCpuGives) {
+TEST(GpuQuantizedAllReduce, PublicObjectsGiveWhatTheCpuGives) {
   NEEDS_OWN_GPUS(2);
   std::vector<std::pair<std::string, AllReduceOptions>> list;
   for (const AllReduceAlgorithm algorithm : {AllReduceAlgorithm::one_shot, AllReduceAlgorithm::two_shot}) {
@@ -199,7 +199,7 @@ TEST(GpuCodedAllReduce, PublicObjectsGiveWhatTheCpuGives) {
 }
 
 // Calls that go exact as a whole, and calls that do not: one group of one rank decides.
-TEST(GpuCodedAllReduce, WholeCallsAreDecidedAsOnTheCpu) {
+TEST(GpuQuantizedAllReduce, WholeCallsAreDecidedAsOnTheCpu) {
   NEEDS_OWN_GPUS(2);
   std::vector<std::pair<std::string, AllReduceOptions>> list;
   for (const AllReduceAlgorithm algorithm : {AllReduceAlgorithm::one_shot, AllReduceAlgorithm::two_shot})
@@ -219,7 +219,7 @@ TEST(GpuCodedAllReduce, WholeCallsAreDecidedAsOnTheCpu) {
 }
 
 // A graph holds both ways; which one is taken follows the data of each replay.
-TEST(GpuCodedAllReduce, AGraphDecidesAnewAtEveryReplay) {
+TEST(GpuQuantizedAllReduce, AGraphDecidesAnewAtEveryReplay) {
   NEEDS_OWN_GPUS(2);
   constexpr std::int64_t count = 100'000;
   AllReduceOptions options;
@@ -266,31 +266,31 @@ TEST(GpuCodedAllReduce, AGraphDecidesAnewAtEveryReplay) {
   expect_none(test::on_world(test::most_ranks(), {.heap_bytes = 64 << 20, .wait_limit = 10}, body), faults);
 }
 
-TEST(GpuCodedAllReduce, EveryCodecOnTwo) {
+TEST(GpuQuantizedAllReduce, EveryCodecOnTwo) {
   NEEDS_GPUS(2);
   for (const Type type : {Type::bf16, Type::fp16, Type::fp32}) run_cases(2, every_codec(type));
 }
 
-TEST(GpuCodedAllReduce, EveryCodecOnFour) {
+TEST(GpuQuantizedAllReduce, EveryCodecOnFour) {
   NEEDS_GPUS(4);
   for (const Type type : {Type::bf16, Type::fp16, Type::fp32}) run_cases(4, every_codec(type));
 }
 
-TEST(GpuCodedAllReduce, ManyChunksInPlaceAndWithPauses) {
+TEST(GpuQuantizedAllReduce, ManyChunksInPlaceAndWithPauses) {
   NEEDS_GPUS(2);
   const int ranks = test::most_ranks();
   CollectivesOptions options;
   options.workspace_bytes = std::size_t{16} << 20;
   options.delays = 3;
   options.max_delay = 2e-5;
-  constexpr auto two_step = cuda::CodedSteps::two_step;
+  constexpr auto two_shot = cuda::QuantizedSteps::two_shot;
   for (const char* codec : {"int8", "int4+int8", "int4-g128", "fp8-g64", "flash4"})
     run_cases(ranks,
               {{{3'000'001, Type::bf16, {}, 0, 0, true, true}, codec, {4, 64, 3}},
                {{5'000'000, Type::bf16, {}, 0, 0, true, false}, codec, {16, 256}},
                {{1'000'000, Type::bf16, {}, 2, 0, true, false}, codec, {1, 480}},
                {{1'000'003, Type::bf16, {}, 0, 0, true, true}, codec, {1, 2048}},
-               {{2'000'000, Type::bf16, {}, 0, 0, true, false}, codec, {1, 0, 0, two_step, CodedWay::copies}},
+               {{2'000'000, Type::bf16, {}, 0, 0, true, false}, codec, {1, 0, 0, two_shot, QuantizedWay::copies}},
                {{200'003, Type::bf16, {}, 0, 0, true, true}, codec, {1}},
                {{300'000, Type::bf16, {}, 0, 0, true, false}, codec, {3}}},
               options, 3);
@@ -298,7 +298,7 @@ TEST(GpuCodedAllReduce, ManyChunksInPlaceAndWithPauses) {
 
 // Runs of which every block's word of codes is four times the same byte, another one in each, from what stands for
 // "has not come" on: 64 keys are of no use, and the next one has to be found.
-TEST(GpuCodedAllReduce, RunsThatRuleOutMostKeys) {
+TEST(GpuQuantizedAllReduce, RunsThatRuleOutMostKeys) {
   NEEDS_GPUS(2);
   const CodecPair pair = parse_codec_pair("int4-asym-g128");
   Trouble faults;
@@ -326,7 +326,7 @@ TEST(GpuCodedAllReduce, RunsThatRuleOutMostKeys) {
     for (int repeat = 0; repeat < 4; ++repeat) {
       cuda::fill(device_out.get(), 0xa5, in.size());
       collectives.all_reduce(device_in.get(), device_out.get(), count, Type::bf16, pair, stream,
-                             {.way = CodedWay::packets});
+                             {.way = QuantizedWay::packets});
       collectives.finish(stream);
       IMBREX_CUDA_TRY(cudaMemcpy(got.data(), device_out.get(), in.size(), cudaMemcpyDeviceToHost));
       if (const std::int64_t at = difference(Type::bf16, got, want); at >= 0) {
@@ -342,21 +342,21 @@ TEST(GpuCodedAllReduce, RunsThatRuleOutMostKeys) {
 // Who owns an element says where its sum begins, so rings have the CPU's bits up to what it does at a time: 32768
 // elements a rank.
 // Among other calls, whose counters a ring leaves alone.
-TEST(GpuCodedAllReduce, RingsWithManyChunksAndPauses) {
+TEST(GpuQuantizedAllReduce, RingsWithManyChunksAndPauses) {
   NEEDS_GPUS(2);
   CollectivesOptions options;
   options.delays = 4;
   options.max_delay = 2e-5;
   for (const int ranks : test::rank_counts(2)) {
-    CodedKnobs ring, narrow, two_step;
-    ring.steps = narrow.steps = cuda::CodedSteps::ring;
-    narrow.blocks = two_step.blocks = 1;
-    narrow.span = two_step.span = 64;
+    QuantizedKnobs ring, narrow, two_shot;
+    ring.steps = narrow.steps = cuda::QuantizedSteps::ring;
+    narrow.blocks = two_shot.blocks = 1;
+    narrow.span = two_shot.span = 64;
     narrow.slots = static_cast<std::uint32_t>(2 * ranks - 1);
-    two_step.slots = 3;
+    two_shot.slots = 3;
     run_cases(ranks,
               {{{65'001, Type::bf16, {}, 0, 0, true, true}, "int8", narrow},
-               {{65'001, Type::bf16, {}, 0, 0, true, true}, "int5-asym", two_step},
+               {{65'001, Type::bf16, {}, 0, 0, true, true}, "int5-asym", two_shot},
                {{65'001, Type::bf16, {}, 0, 0, true, false}, "int4+int8", narrow},
                {{60'000, Type::fp16, {}, 0, 0, false, false}, "int5-asym-g128-fp32", narrow},
                {{33'000, Type::fp32, {}, 0, 0, false, true}, "int8", ring}},
@@ -365,15 +365,15 @@ TEST(GpuCodedAllReduce, RingsWithManyChunksAndPauses) {
 }
 
 // A ring of one rank sends nothing, so its slots are never freed.
-TEST(GpuCodedAllReduce, ARingOfOne) {
+TEST(GpuQuantizedAllReduce, ARingOfOne) {
   NEEDS_GPUS(1);
-  CodedKnobs ring;
-  ring.steps = cuda::CodedSteps::ring;
+  QuantizedKnobs ring;
+  ring.steps = cuda::QuantizedSteps::ring;
   ring.blocks = 1, ring.slots = 1;
   run_cases(1, {{{65'001, Type::bf16, {}, 0, 0, true, true}, "int8", ring}});
 }
 
-TEST(GpuCodedAllReduce, TenThousandReplaysWithPauses) {
+TEST(GpuQuantizedAllReduce, TenThousandReplaysWithPauses) {
   NEEDS_GPUS(2);
   CollectivesOptions options;
   options.delays = 9;
@@ -383,14 +383,14 @@ TEST(GpuCodedAllReduce, TenThousandReplaysWithPauses) {
     const int device = test::select_gpu(world);
     CudaCollectives collectives(world, device, test::sharing(options));
     const test::Stream stream(world);
-    const ReduceCase exact{50'000, Type::bf16, {}}, coded{200'000, Type::bf16, {}};
-    ReduceVectors e(exact, world.rank(), world.size(), 1), c(coded, world.rank(), world.size(), 2);
+    const ReduceCase exact{50'000, Type::bf16, {}}, quantized{200'000, Type::bf16, {}};
+    ReduceVectors e(exact, world.rank(), world.size(), 1), c(quantized, world.rank(), world.size(), 2);
     const CodecPair pair = parse_codec_pair("int8");
     const auto calls = [&] {
-      collectives.all_reduce(c.in(), c.out(), coded.count, coded.type, pair, stream, {8, 64});
+      collectives.all_reduce(c.in(), c.out(), quantized.count, quantized.type, pair, stream, {8, 64});
       collectives.all_reduce(e.in(), e.out(), exact.count, exact.type, stream);
-      collectives.all_reduce(c.in(), c.out(), coded.count, coded.type, pair, stream, {2, 96});
-      collectives.all_reduce(c.in(), c.out(), coded.count, coded.type, pair, stream);
+      collectives.all_reduce(c.in(), c.out(), quantized.count, quantized.type, pair, stream, {2, 96});
+      collectives.all_reduce(c.in(), c.out(), quantized.count, quantized.type, pair, stream);
     };
     c.fill();
     e.fill();

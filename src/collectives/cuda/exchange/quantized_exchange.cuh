@@ -2,14 +2,14 @@
 // peer's slots, and decodes what comes; what it gives itself is quantized, too. A block's groups begin with the block.
 #pragma once
 
-#include "collectives/cuda/coded/coded_one_step.cuh"
+#include "collectives/cuda/quantized/quantized_rounds.cuh"
 #include "imbrex/collectives.hpp"
 
 namespace imbrex::cuda {
 
 template <Type type, ExchangeKind kind>
-class CodedExchange : public CodedOneStep<CodedExchange<type, kind>, type, false> {
-  using Base = CodedOneStep<CodedExchange<type, kind>, type, false>;
+class QuantizedExchange : public QuantizedRounds<QuantizedExchange<type, kind>, type, false> {
+  using Base = QuantizedRounds<QuantizedExchange<type, kind>, type, false>;
   using Base::a_, Base::c_;
   using Base::index_of, Base::block_of, Base::place_of, Base::slot_of, Base::peer_of;
   using typename Base::OwnPart;
@@ -38,8 +38,8 @@ class CodedExchange : public CodedOneStep<CodedExchange<type, kind>, type, false
         planes = codec::to_planes(c.format, part.codes);
       }
       if (there && this->well_)
-        this->store_coded(c, a_.parts, slot_of(a_.parts, peer_of(i), c_.rank, place), index_of(), part.group, planes,
-                          values);
+        this->store_quantized(c, a_.parts, slot_of(a_.parts, peer_of(i), c_.rank, place), index_of(), part.group,
+                              planes, values);
     }
   }
 
@@ -80,7 +80,7 @@ class CodedExchange : public CodedOneStep<CodedExchange<type, kind>, type, false
   __device__ __forceinline__ void put(std::uint32_t number, std::uint32_t block, bool there, const codec::Bound& bound,
                                       int parts, Values& values) {
 #pragma unroll
-    for (std::uint32_t i = 0; i < coded_block_values; ++i) values[i] = there ? values[i] : 0;
+    for (std::uint32_t i = 0; i < quantized_block_values; ++i) values[i] = there ? values[i] : 0;
     const float magnitude = this->finite_magnitude(128, values);
     if (!there) return;
     this->error_ = max(this->error_, codec::raw_output_error(bound, parts, type, magnitude));
@@ -90,21 +90,22 @@ class CodedExchange : public CodedOneStep<CodedExchange<type, kind>, type, false
 };
 
 template <Type type, ExchangeKind kind>
-__global__ void __launch_bounds__(most_coded_workers + 32, 1) coded_exchange(const __grid_constant__ CodedArgs a) {
+__global__ void __launch_bounds__(most_quantized_workers + 32, 1)
+    quantized_exchange(const __grid_constant__ QuantizedArgs a) {
   __shared__ Progress progress;
   if (threadIdx.x == 0) progress = {};
   __syncthreads();
   device::wait_for_stream();
-  CodedExchange<type, kind>(a, progress).run();
+  QuantizedExchange<type, kind>(a, progress).run();
 }
 
 template <Type type>
-const void* coded_exchange_of(ExchangeKind kind) {
+const void* quantized_exchange_of(ExchangeKind kind) {
   using enum ExchangeKind;
   switch (kind) {
-    case reduce_scatter: return reinterpret_cast<const void*>(&coded_exchange<type, reduce_scatter>);
-    case all_gather: return reinterpret_cast<const void*>(&coded_exchange<type, all_gather>);
-    case all_to_all: return reinterpret_cast<const void*>(&coded_exchange<type, all_to_all>);
+    case reduce_scatter: return reinterpret_cast<const void*>(&quantized_exchange<type, reduce_scatter>);
+    case all_gather: return reinterpret_cast<const void*>(&quantized_exchange<type, all_gather>);
+    case all_to_all: return reinterpret_cast<const void*>(&quantized_exchange<type, all_to_all>);
   }
   return nullptr;
 }

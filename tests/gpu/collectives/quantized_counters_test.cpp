@@ -16,7 +16,7 @@
 namespace imbrex {
 namespace {
 
-using cuda::CodedKnobs, cuda::CodedSteps, cuda::CodedWay, cuda::CudaCollectives;
+using cuda::QuantizedKnobs, cuda::QuantizedSteps, cuda::QuantizedWay, cuda::CudaCollectives;
 using test::Trouble, test::run_collectives;
 
 void sleep_longer_than_the_limit(void*) { std::this_thread::sleep_for(std::chrono::milliseconds(1500)); }
@@ -29,17 +29,17 @@ struct Progress {
 
 struct Call {
   const char* codec;
-  CodedKnobs knobs;
+  QuantizedKnobs knobs;
 };
 
 // A rank whose stream is busy comes when its peer has given up, and has not told anybody but the GPUs: it must not take
 // what was never sent for sums.
-TEST(GpuCodedCounters, ALateRankDoesNotTakeWhatWasGivenUp) {
+TEST(GpuQuantizedCounters, ALateRankDoesNotTakeWhatWasGivenUp) {
   NEEDS_OWN_GPUS(2);
-  CodedKnobs staged, tolerant, chunks;
-  staged.way = CodedWay::copies;
+  QuantizedKnobs staged, tolerant, chunks;
+  staged.way = QuantizedWay::copies;
   tolerant.tolerance = 1;
-  chunks.blocks = 1, chunks.span = 64, chunks.slots = 3, chunks.steps = CodedSteps::one_step;
+  chunks.blocks = 1, chunks.span = 64, chunks.slots = 3, chunks.steps = QuantizedSteps::one_shot;
   for (const Call& call : {Call{"int8", staged}, Call{"int8", tolerant}, Call{"int5-asym", {}}, Call{"int8", chunks}}) {
     Trouble trouble;
     const test::SharedArray<Progress> shared(1);
@@ -75,10 +75,10 @@ TEST(GpuCodedCounters, ALateRankDoesNotTakeWhatWasGivenUp) {
 
 // Calls by the kernel for any codec use one counter of each kind, rings have their own. The others follow before they
 // seem to be ahead.
-TEST(GpuCodedCounters, ThoseThatCallsDoNotPostFollow) {
+TEST(GpuQuantizedCounters, ThoseThatCallsDoNotPostFollow) {
   NEEDS_OWN_GPUS(2);
-  for (const CodedSteps steps : {CodedSteps::two_step, CodedSteps::ring}) {
-    SCOPED_TRACE(steps == CodedSteps::ring ? "ring" : "two steps");
+  for (const QuantizedSteps steps : {QuantizedSteps::two_shot, QuantizedSteps::ring}) {
+    SCOPED_TRACE(steps == QuantizedSteps::ring ? "ring" : "two steps");
     Trouble trouble;
     const int code = run_collectives(
         2, {}, 30, trouble, [&](World& world, CudaCollectives& collectives, cudaStream_t stream, Trouble& t) {
@@ -87,9 +87,9 @@ TEST(GpuCodedCounters, ThoseThatCallsDoNotPostFollow) {
           cuda::fill(memory.get(), 0, count * 2);
           IMBREX_CUDA_TRY(cudaDeviceSynchronize());
           world.barrier();
-          CodedKnobs narrow;
+          QuantizedKnobs narrow;
           narrow.blocks = 1, narrow.span = 64, narrow.slots = 3, narrow.steps = steps;
-          if (steps == CodedSteps::two_step) narrow.tolerance = 1;
+          if (steps == QuantizedSteps::two_shot) narrow.tolerance = 1;
           const CodecPair pair = parse_codec_pair("int8");
           cuda::CommState state{};
           for (int round = 0; round < 60 && state.blocks[0].posts < (1u << 20); ++round) {
