@@ -70,6 +70,7 @@ CLI::App& add_command(Program& program, const std::string& name, const std::stri
 }
 
 void print_text(std::string_view text) {
+  Progress::clear();
   if (std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0) return;
   // A caller that closed standard output needs none of it.
   if (errno != EBADF)
@@ -77,7 +78,10 @@ void print_text(std::string_view text) {
                 fmt::format("standard output cannot be written to: {}", std::strerror(errno)));
 }
 
-void print_error(const std::string& line) noexcept { std::fprintf(stderr, "%s\n", line.c_str()); }
+void print_error(const std::string& line) noexcept {
+  Progress::clear();
+  std::fprintf(stderr, "%s\n", line.c_str());
+}
 
 void print_line(const Program& program, const std::string& line) {
   if (program.json == "-") return print_error(line);

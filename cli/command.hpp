@@ -47,6 +47,7 @@ void add_tune(Program& program);
 void add_launch(Program& program);
 void add_doctor(Program& program);
 void add_env(Program& program);
+void add_completion(Program& program);
 void add_version(Program& program);
 
 /// A command of `parent`'s, which makes an App in a file that includes CLI/CLI.hpp.
@@ -223,14 +224,20 @@ std::string describe(Strategy strategy, const program::Reason& reason);
 Json to_json_value(const Finding& finding);
 std::string describe(const Finding& finding);
 
-/// Says on standard error what is going on, from two seconds on, as long as the object lives; one at a time. Uses
-/// SIGALRM.
+/// Says on standard error what is going on, from two seconds on, as long as the object lives; one at a time. A terminal
+/// shows it in place, each second. Uses SIGALRM.
 class Progress {
  public:
-  explicit Progress(const std::string& what);
+  /// `parts`: how many there are to do; 0: that is not known, and neither is how much is left.
+  explicit Progress(const std::string& what, std::size_t parts = 0);
   ~Progress();
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
+
+  /// One more part is done. In any process that was forked since; does nothing where there is no object.
+  static void advance();
+  /// Makes room on a terminal for what is printed next.
+  static void clear() noexcept;
 
  private:
   bool running_ = false;

@@ -6,32 +6,21 @@
 #include <algorithm>
 #include <cstdio>
 #include <exception>
-#include <memory>
 #include <new>
-#include <sstream>
 
 #include <CLI/CLI.hpp>
 
 #include "command.hpp"
+#include "help.hpp"
 #include "imbrex/error.hpp"
 #include "program/nccl_environment.hpp"
 #include "program/run_ranks.hpp"
+#include "program/suggestion.hpp"
 
 namespace imbrex::cli {
 namespace {
 
 constexpr int bad_usage = static_cast<int>(ErrorCode::invalid_input);
-
-/// Shows only the first line of a command's description in the list of commands.
-class HelpFormatter : public CLI::Formatter {
- public:
-  HelpFormatter() { column_width(26); }
-
-  std::string make_subcommand(const CLI::App* command) const override {
-    const std::string about = command->get_description();
-    return fmt::format("  {:<10} {}\n", command->get_name(), about.substr(0, about.find('\n')));
-  }
-};
 
 /// `text` fit for a terminal: it may quote a hostile file. Bytes that are not UTF-8, and control bytes, become marks.
 std::string printable(const std::string& text) {
@@ -52,7 +41,8 @@ int refuse_command(const Program& program, int code, const std::string& message)
 
 void set_up(Program& program) {
   program.app.name("imbrex");
-  program.app.formatter(std::make_shared<HelpFormatter>());
+  program.app.set_help_flag("-h,--help", "Print this help and exit");
+  program.app.set_help_all_flag("--help-all", "Print all options and exit");
   program.app.description(
       "Hides communication behind computation. Runs, plans, checks and simulates operators that\n"
       "pair a GEMM with a collective, over ranks that are processes of this machine.");
@@ -60,12 +50,13 @@ void set_up(Program& program) {
       "Start with:\n"
       "  imbrex doctor                                                  what this machine offers\n"
       "  imbrex run gemm_reduce_scatter --m 512 --n 512 --k 512 --verify\n"
-      "  imbrex COMMAND --help\n\n"
+      "  imbrex COMMAND --help                                          what people need first; --help-all: all of "
+      "it\n\n"
       "Exit codes: 0 done, and right where that was checked; 1 wrong or unsound; 2 bad usage or input;\n"
       "3 a failure at run time (a wait past its limit, a lost rank, a full disk).");
   program.app.require_subcommand(1);
   for (auto add : {add_run, add_plan, add_check, add_simulate, add_machine, add_trace, add_bench, add_tune, add_launch,
-                   add_doctor, add_env, add_version})
+                   add_doctor, add_env, add_completion, add_version})
     add(program);
 }
 
@@ -78,15 +69,25 @@ void occupy_standard_descriptors() {
 
 /// Why the first argument is neither a command nor an option of the program; empty where it is.
 std::string unknown_command(const Program& program, const std::vector<std::string>& arguments) {
-  std::string known;
+  std::vector<std::string> known;
   for (const CLI::App* command : program.app.get_subcommands([](const CLI::App*) { return true; })) {
     if (!arguments.empty() && arguments.front() == command->get_name()) return {};
-    known += (known.empty() ? "" : ", ") + command->get_name();
+    known.push_back(command->get_name());
   }
-  if (arguments.empty()) return fmt::format("a command is needed: {}", known);
+  if (arguments.empty()) return fmt::format("a command is needed: {}", fmt::join(known, ", "));
   const std::string& first = arguments.front();
-  if (first == "-h" || first == "--help") return {};
-  return fmt::format("'{}' is not a command; it must be one of {}", first, known);
+  if (first == "-h" || first == "--help" || first == "--help-all") return {};
+  return fmt::format("'{}' is not a command; it must be one of {}{}", first, fmt::join(known, ", "),
+                     program::did_you_mean(first, known));
+}
+
+/// The option of the command that the unknown one may stand for.
+std::string suggested_option(const CLI::App& command, const std::string& unknown) {
+  if (!unknown.starts_with("--")) return {};
+  std::vector<std::string> known;
+  for (const CLI::Option* option : command.get_options())
+    for (const std::string& name : option->get_lnames()) known.push_back("--" + name);
+  return program::did_you_mean(unknown.substr(0, unknown.find('=')), known);
 }
 
 /// An empty value comes of a variable that is not set, and two results do not fit one file.
@@ -146,9 +147,7 @@ int run_program(std::vector<std::string> arguments) {
     std::reverse(arguments.begin(), arguments.end());  // CLI11 takes them from the back
     program.app.parse(arguments);
   } catch (const CLI::Success& success) {  // --help
-    std::ostringstream help;
-    program.app.exit(success, help);
-    print_text(help.str());
+    print_text(help_of(program, dynamic_cast<const CLI::CallForAllHelp*>(&success) != nullptr));
     return 0;
   } catch (const CLI::ParseError& error) {
     const auto chosen = program.app.get_subcommands();
@@ -157,8 +156,9 @@ int run_program(std::vector<std::string> arguments) {
     // CLI11's own message has them from the last to the first.
     const bool extras = dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr && !unknown.empty();
     const std::string why =
-        extras ? fmt::format("{} takes no '{}'{}", command, fmt::join(unknown, " "),
-                             chosen.empty() || chosen[0]->get_name() != "launch" ? "" : "; the program comes after --")
+        extras ? fmt::format("{} takes no '{}'{}{}", command, fmt::join(unknown, " "),
+                             chosen.empty() || chosen[0]->get_name() != "launch" ? "" : "; the program comes after --",
+                             suggested_option(chosen.empty() ? program.app : *chosen[0], unknown.front()))
                : std::string(error.what());
     return refuse_command(program, bad_usage, fmt::format("{} (see '{} --help')", why, command));
   }

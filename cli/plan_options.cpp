@@ -13,6 +13,7 @@ namespace imbrex::cli {
 namespace {
 
 constexpr std::int64_t most = std::int64_t{1} << 31;
+constexpr const char* layout_group = "Layouts and further operands";
 constexpr const char* knob_group = "Knobs (how the plan is made; names as in a plan file; what is not given is chosen)";
 
 GroupSizes group_sizes(const std::vector<std::int64_t>& given) {
@@ -109,21 +110,28 @@ void PlanOptions::add_to(CLI::App& command) {
                "all_gather_gemm: columns N of a second and a third B, by which the gathered A is multiplied, too")
       ->type_name("INT[,INT]")
       ->delimiter(',')
-      ->expected(1, max_products - 1);
-  command.add_flag("--gathered-a", gathered_a, "all_gather_gemm: the gathered A is an output, too");
+      ->expected(1, max_products - 1)
+      ->group(layout_group);
+  command.add_flag("--gathered-a", gathered_a, "all_gather_gemm: the gathered A is an output, too")
+      ->group(layout_group);
   add_integer(command, "--lda", lda, 0, most - 1,
-              "Leading dimension of A: elements from one row to the next in memory; 0 (default): without gaps");
+              "Leading dimension of A: elements from one row to the next in memory; 0 (default): without gaps")
+      ->group(layout_group);
   add_integer(command, "--ldb", ldb, 0, most - 1,
-              "Leading dimension of B; 0 (default): without gaps; of B nxk from row to row of N x K");
-  add_integer(command, "--ldo", ldo, 0, most - 1, "Leading dimension of the output; 0 (default): without gaps");
+              "Leading dimension of B; 0 (default): without gaps; of B nxk from row to row of N x K")
+      ->group(layout_group);
+  add_integer(command, "--ldo", ldo, 0, most - 1, "Leading dimension of the output; 0 (default): without gaps")
+      ->group(layout_group);
   add_integers(command, "--more-ldb", more_ldb, 0, most - 1, "Leading dimensions of the second and the third B")
       ->type_name("INT[,INT]")
       ->delimiter(',')
-      ->expected(1, max_products - 1);
+      ->expected(1, max_products - 1)
+      ->group(layout_group);
   add_integers(command, "--more-ldo", more_ldo, 0, most - 1, "Leading dimensions of their outputs")
       ->type_name("INT[,INT]")
       ->delimiter(',')
-      ->expected(1, max_products - 1);
+      ->expected(1, max_products - 1)
+      ->group(layout_group);
   command
       .add_option("--strategy", strategy,
                   "sequential (GEMM, then collective), decomposed (in chunks), fused (tile by tile), signaled (in tile "

@@ -6,6 +6,7 @@
 #include "command.hpp"
 #include "own_operators.hpp"
 #include "program/explain.hpp"
+#include "program/suggestion.hpp"
 #include "run_options.hpp"
 
 namespace imbrex::cli {
@@ -72,7 +73,8 @@ void expect_operator(const PlanOptions& plan) {
     if (std::find(known.begin(), known.end(), each->name()) == known.end()) known.emplace_back(each->name());
   if (!plan.op.empty() && std::find(known.begin(), known.end(), plan.op) == known.end())
     throw Error(ErrorCode::invalid_input,
-                fmt::format("'{}' is not an operator; it must be one of {}", plan.op, fmt::join(known, ", ")));
+                fmt::format("'{}' is not an operator; it must be one of {}{}", plan.op, fmt::join(known, ", "),
+                            program::did_you_mean(plan.op, {known.begin(), known.end()})));
 }
 
 int run(const Program& program, const RunArguments& options) {

@@ -10,6 +10,7 @@ namespace {
 // "--b1".
 std::string option_of(const char* name, std::size_t i) { return fmt::format("{}{}", name, i + 1); }
 
+constexpr const char* file_group = "Operands from files";
 constexpr std::int64_t largest_seed = std::int64_t{1} << 62;
 
 }  // namespace
@@ -19,21 +20,27 @@ void RunOptions::add_to(CLI::App& command) {
       .add_option("--a", a,
                   "A from this .npy file: float32, float16, or uint8 as bits of e4m3; C order, the whole matrix (not a "
                   "rank's part)")
-      ->type_name("FILE");
-  command.add_option("--b", b, "B from this .npy file, as K x N whatever --b-layout says")->type_name("FILE");
+      ->type_name("FILE")
+      ->group(file_group);
+  command.add_option("--b", b, "B from this .npy file, as K x N whatever --b-layout says")
+      ->type_name("FILE")
+      ->group(file_group);
   command
       .add_option("--bias", bias,
                   "With --a and --b: a bias from this .npy file, N elements, or R x N where ranks exchange products, a "
                   "row for each "
                   "(random operands: --with-bias)")
-      ->type_name("FILE");
+      ->type_name("FILE")
+      ->group(file_group);
   for (std::size_t i = 0; i < further.size(); ++i) {
     command
         .add_option(option_of("--b", i), further[i].b,
                     "With --a and --b: a further B of all_gather_gemm, from this .npy file")
-        ->type_name("FILE");
+        ->type_name("FILE")
+        ->group(file_group);
     command.add_option(option_of("--bias", i), further[i].bias, "And its bias, where there are biases")
-        ->type_name("FILE");
+        ->type_name("FILE")
+        ->group(file_group);
   }
   for (const auto& [name, to] : {std::pair{"--a-scale", &a_scale}, {"--b-scale", &b_scale}})
     command
@@ -41,7 +48,8 @@ void RunOptions::add_to(CLI::App& command) {
             name, *to,
             fmt::format("With --a and --b: scales of {} from this .npy file, float32; row r: those of rank r's part",
                         name[2] == 'a' ? "A" : "B"))
-        ->type_name("FILE");
+        ->type_name("FILE")
+        ->group(file_group);
   add_integer(command, "--seed", seed, 0, largest_seed, "Without --a and --b: seed of the random operands (default 0)");
   command
       .add_option("--out", out,

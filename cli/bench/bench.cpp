@@ -203,6 +203,7 @@ int measure_and_print(const Program& program, const BenchArguments& options, boo
   Json rows = Json::array();
   std::vector<program::Measurement> measurements;
   const auto report = [&](const program::Measurement& m) {
+    Progress::advance();
     if (rows.empty()) print_head(program);
     const program::Measured& best = all ? program::fastest(m) : chosen(m);
     print_row(program, m, best);
@@ -222,6 +223,10 @@ int measure_and_print(const Program& program, const BenchArguments& options, boo
                          {"strategy", all ? "auto" : options.strategy},
                          {"rows", rows}});
   };
+  // Ranks that are threads share their process with the timer, which is not to disturb what they measure.
+  std::optional<Progress> progress;
+  if (!World::launched() && !request.threads)
+    progress.emplace(fmt::format("measuring over {} ranks", request.ranks), request.problems.size());
   return program::measure(request, report);
 }
 

@@ -51,6 +51,7 @@ std::function<int()> add_bench_all(CLI::App& bench_command) {
                      "Measures everything on this machine in ten minutes, beside its peers; makes one page of it.");
   command.prefix_command();  // all that follows is the script's, --help too
   command.set_help_flag();
+  command.set_help_all_flag();
   return [&command] { return become_script(command.remaining()); };
 }
 

@@ -19,13 +19,13 @@ def said(program, *arguments):
 
 
 def command_page(program):
-    lines = ["# The command line", "", "What `imbrex COMMAND --help` prints.", ""]
+    lines = ["# The command line", "", "What `imbrex COMMAND --help-all` prints.", ""]
 
     def add(command):
-        text = said(program, *command, "--help").rstrip()
+        text = said(program, *command, "--help-all").rstrip()
         lines.extend([f"## `{' '.join(['imbrex', *command])}`", "", "```text", text, "```", ""])
-        if "\nSubcommands:\n" in text:
-            listed = text.split("\nSubcommands:\n")[1].split("\n\n")[0]
+        if "\nCommands:\n" in text:
+            listed = text.split("\nCommands:\n")[1].split("\n\n")[0]
             for name in re.findall(r"^  (\w+) ", listed, re.M):
                 if [*command, name] not in SCRIPTS:
                     add([*command, name])

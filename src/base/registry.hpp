@@ -6,6 +6,9 @@
 #include <deque>
 #include <string>
 #include <string_view>
+#include <vector>
+
+#include <fmt/ranges.h>
 #include <utility>
 
 #include "base/check.hpp"
@@ -47,12 +50,13 @@ class Registry {
 
   /// Throws Error(invalid_input) listing the names that exist.
   Key find(std::string_view name) const {
-    std::string known;
+    std::vector<std::string_view> known;
     for (std::size_t i = 0; i < all_.size(); ++i) {
       if (all_[i].name == name) return key_of(i);
-      known += (known.empty() ? "" : ", ") + all_[i].name;
+      known.push_back(all_[i].name);
     }
-    IMBREX_EXPECTS(false, "'{}' is not {} {}; it must be one of {}", printable(name), article_, noun_, known);
+    IMBREX_EXPECTS(false, "'{}' is not {} {}; it must be one of {}{}", printable(name), article_, noun_,
+                   fmt::join(known, ", "), did_you_mean(name, known));
     return {};
   }
 

@@ -2,7 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdint>
+#include <vector>
 
 namespace imbrex {
 namespace {
@@ -42,6 +44,37 @@ std::string printable(std::string_view text, std::size_t most) {
 }
 
 namespace base {
+namespace {
+
+// Letters that are added, left out, changed or swapped with the next one (Damerau 1964, without repeated edits of one
+// place).
+std::size_t edits_between(std::string_view x, std::string_view y) {
+  std::vector<std::vector<std::size_t>> least(x.size() + 1, std::vector<std::size_t>(y.size() + 1));
+  for (std::size_t i = 0; i <= x.size(); ++i) least[i][0] = i;
+  for (std::size_t j = 0; j <= y.size(); ++j) least[0][j] = j;
+  for (std::size_t i = 1; i <= x.size(); ++i)
+    for (std::size_t j = 1; j <= y.size(); ++j) {
+      least[i][j] = std::min({least[i - 1][j] + 1, least[i][j - 1] + 1, least[i - 1][j - 1] + (x[i - 1] != y[j - 1])});
+      if (i > 1 && j > 1 && x[i - 1] == y[j - 2] && x[i - 2] == y[j - 1])
+        least[i][j] = std::min(least[i][j], least[i - 2][j - 2] + 1);
+    }
+  return least[x.size()][y.size()];
+}
+
+}  // namespace
+
+std::string did_you_mean(std::string_view text, std::span<const std::string_view> names) {
+  constexpr std::size_t longest = 64, begins = 3;
+  if (text.size() > longest) return {};
+  std::string_view nearest;
+  std::size_t least = std::max<std::size_t>(1, std::min<std::size_t>(3, text.size() / 3)) + 1;
+  for (const std::string_view name : names) {
+    const bool goes_on = text.size() >= begins && name.starts_with(text);
+    const std::size_t edits = goes_on ? 1 : edits_between(text, name);
+    if (edits < least && edits < name.size()) nearest = name, least = edits;
+  }
+  return nearest.empty() ? std::string() : fmt::format("; did you mean {}?", nearest);
+}
 
 bool is_printable(std::string_view text) {
   for (std::size_t size = 0; !text.empty(); text.remove_prefix(size)) {

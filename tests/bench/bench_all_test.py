@@ -162,7 +162,7 @@ class Lists(unittest.TestCase):
                 continue
             commands = [word for word in one.command[1:3] if not word.startswith("-")]
             commands = commands if commands[-1] in ("bench", "shmem") else commands[:1]
-            text = subprocess.run([PROGRAM, *commands, "--help"], capture_output=True, text=True, check=True).stdout
+            text = subprocess.run([PROGRAM, *commands, "--help-all"], capture_output=True, text=True, check=True).stdout
             for word in one.command:
                 if word.startswith("--"):
                     self.assertIn(f"{word} ", text.replace(",", " ").replace("=", " "), one.name)

@@ -19,7 +19,7 @@ ALL_REDUCE = ["run", "all_reduce", "--m", 8, "--n", 8, "--device", "cpu", "--ran
 MACHINE = ["--machine", "4xh200"]
 # Every command that needs no GPU, so that it prints something.
 PRINTING = [RUN, [*RUN, "--world", "threads"], ALL_REDUCE, ["plan", "gemm_all_reduce", *SIZES], ["check", "plan.json"],
-            ["simulate", "gemm_all_reduce", *SIZES, *MACHINE], ["machine", "4xh200"], ["doctor"], ["env"], ["version"],
+            ["simulate", "gemm_all_reduce", *SIZES, *MACHINE], ["machine", "4xh200"], ["doctor"], ["env"], ["completion", "bash"], ["version"],
             ["trace", "gemm_all_reduce", *SIZES, *MACHINE, "--out", "x.svg"],
             ["trace", "gemm_all_reduce", *SIZES, "--measured", "--device", "cpu", "--out", "x.svg"]]
 NO_SPACE = "No space left on device"

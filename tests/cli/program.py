@@ -8,7 +8,7 @@ import tempfile
 import unittest
 
 PROGRAM = os.environ["IMBREX_PROGRAM"]
-COMMANDS = ["run", "plan", "check", "simulate", "machine", "trace", "bench", "tune", "launch", "doctor", "env", "version"]
+COMMANDS = ["run", "plan", "check", "simulate", "machine", "trace", "bench", "tune", "launch", "doctor", "env", "completion", "version"]
 OPERATORS = ["all_gather_gemm", "gemm_reduce_scatter", "gemm_all_reduce", "gemm_all_to_all"]
 
 

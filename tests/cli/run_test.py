@@ -261,7 +261,7 @@ class Run(Case):
                         says=f"--ranks-per-gpu {value} is about GPUs; --device is cpu")
         self.refuse("run", *sizes, "--workers", 2, "--ranks-per-gpu", 2, says="--ranks-per-gpu 2 is about GPUs; --workers is about the CPU")
         self.refuse("run", "all_reduce", "--m", 8, "--n", 8, "--ranks-per-gpu", 2, says="--ranks-per-gpu")
-        self.assertIn("--ranks-per-gpu", self.run_program("run", "--help")[0])
+        self.assertIn("--ranks-per-gpu", self.run_program("run", "--help-all")[0])
 
     def test_under_a_launcher(self):
         from program import PROGRAM

@@ -1,0 +1,168 @@
+#!/usr/bin/env python3
+"""Help that fits the terminal, short and whole; what a wrong name may have meant; completion in shells."""
+
+import fcntl
+import os
+import pty
+import shutil
+import struct
+import subprocess
+import termios
+import unittest
+
+from program import COMMANDS, PROGRAM, Case
+
+OPERATORS = ["all_gather_gemm", "gemm_reduce_scatter", "gemm_all_reduce", "gemm_all_to_all", "embedding_all_to_all", "all_reduce", "jacobi",
+             "sparse_triangular_solve"]
+
+
+def on_terminal(columns, *arguments):
+    """What the program prints where its output is a terminal of so many columns."""
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 50, columns, 0, 0))
+    with subprocess.Popen([PROGRAM, *arguments], stdout=theirs, stderr=theirs, stdin=subprocess.DEVNULL) as process:
+        os.close(theirs)
+        text = b""
+        while True:
+            try:
+                part = os.read(ours, 65536)
+            except OSError:  # its end, on Linux
+                part = b""
+            if not part:
+                break
+            text += part
+        process.wait(60)
+    os.close(ours)
+    return text.decode().replace("\r\n", "\n")
+
+
+class Help(Case):
+    def test_lines_fit_the_terminal(self):
+        commands = [[], *([name] for name in COMMANDS), *(["run", op] for op in OPERATORS), ["bench", "shmem"]]
+        for columns, arguments in [(n, c) for n in (60, 80, 200) for c in commands]:
+            for flag in ("--help", "--help-all"):
+                with self.subTest(columns=columns, arguments=arguments, flag=flag):
+                    text = on_terminal(columns, *arguments, flag)
+                    longest = max(text.splitlines(), key=len)
+                    self.assertLessEqual(len(longest), min(columns, 120), longest)
+        for arguments in commands:
+            text, _ = self.run_program(*arguments, "--help-all")
+            self.assertLessEqual(max(map(len, text.splitlines())), 100)
+
+    def test_words_are_whole(self):
+        """Narrow help has the words of wide help, in their order."""
+        for arguments in (["--help-all"], ["run", "--help-all"], ["tune", "--help"], ["run", "jacobi", "--help"]):
+            wide, narrow = (on_terminal(columns, *arguments).replace("\\\n", "\n").split() for columns in (120, 50))
+            self.assertEqual(wide, narrow)
+
+    def test_help_is_short_unless_all_is_asked_for(self):
+        short, _ = self.run_program("run", "--help")
+        whole, _ = self.run_program("run", "--help-all")
+        self.assertLess(short.count("\n"), 60)
+        for option in ("--m", "--strategy", "--verify", "--device"):
+            self.assertIn(f"  {option} ", short)
+        for option in ("--tile-m", "--lda", "--sweeps", "--a-scale", "--workers"):
+            self.assertNotIn(f"  {option} ", short)
+            self.assertIn(f"  {option} ", whole)
+        self.assertRegex(" ".join(short.split()), "imbrex run --help-all also lists: .*Knobs.*jacobi.*; imbrex run OP --help")
+        self.assertNotIn("also lists", whole)
+
+    def test_an_operator_has_a_page(self):
+        for op in OPERATORS:
+            text, _ = self.run_program("run", op, "--help")
+            with self.subTest(op=op):
+                self.assertTrue(text.startswith(op), text[:80])
+                self.assertIn(f"Usage: imbrex run {op} [OPTIONS]", text)
+                self.assertIn(f"imbrex run {op}", text.split("Example")[1])
+                for option, owners in (("--sweeps", ["jacobi"]), ("--matrix", ["sparse_triangular_solve"]), ("--algorithm", ["all_reduce"]),
+                                       ("--tables", ["embedding_all_to_all"]), ("--k", OPERATORS[:4]), ("--lda", OPERATORS[:4]),
+                                       ("--verify", OPERATORS)):
+                    (self.assertIn if op in owners else self.assertNotIn)(f"\n  {option} ", text)
+        plan, _ = self.run_program("plan", "gemm_all_reduce", "--help")
+        self.assertIn("Usage: imbrex plan gemm_all_reduce [OPTIONS]", plan)
+        self.assertIn("  --tile-m ", plan)
+
+
+class OnTerminals(Case):
+    LONG = ["simulate", "gemm_all_reduce", "--m", "65536", "--n", "65536", "--k", "65536", "--ranks", "8", "--strategy", "fused", "--tile-m", "32",
+            "--tile-n", "32", "--machine", "4xh200"]
+
+    def test_progress_is_shown_in_place(self):
+        text = on_terminal(100, *self.LONG)
+        lines = text.replace("\r", "\n").split("\n")
+        shown = [line for line in lines if " s so far" in line]
+        self.assertGreater(len(shown), 1, text)
+        self.assertTrue(all(line.startswith("imbrex: simulating gemm_all_reduce") and line.endswith("\x1b[K") for line in shown), shown)
+        # What comes next takes its place.
+        before = text[: text.rindex(" s so far")]
+        self.assertEqual(before.count("\n"), 0, "progress moves on to another line")
+        self.assertRegex(text[text.rindex(" s so far"):], r"^ s so far\x1b\[K\r\x1b\[K[^\r]")
+
+    def test_files_get_lines(self):
+        _, errors = self.run_program(*self.LONG)
+        self.assertRegex(errors, r"^(imbrex: simulating gemm_all_reduce.*: \d+ s so far\n)+$")
+        self.assertNotIn("\r", errors)
+
+
+class Meant(Case):
+    SIZES = ["--m", "8", "--n", "8", "--k", "8"]
+
+    def test_names_that_are_nearly_right(self):
+        run = ["run", "gemm_all_reduce", *self.SIZES]
+        for arguments, meant in ((["rnu"], "run"), (["simulat"], "simulate"), (["run", "gemm_allreduce", *self.SIZES], "gemm_all_reduce"),
+                                 (["run", "gemm_reduce", *self.SIZES], "gemm_reduce_scatter"), ([*run, "--rank", "2"], "--ranks"),
+                                 ([*run, "--stratgey", "fused"], "--strategy"), ([*run, "--stratgey=fused"], "--strategy"),
+                                 ([*run, "--strategy", "fusd"], "fused"), ([*run, "--order", "owner-major"], "owner_major"),
+                                 (["run", "jacobi", "--size", "8", "--way", "in-kernel"], "in_kernel")):
+            with self.subTest(arguments=arguments):
+                self.refuse(*arguments, says=f"did you mean {meant}?")
+
+    def test_names_that_are_far_off(self):
+        for arguments in (["nonsense"], ["run", "x", *self.SIZES], ["run", "gemm_all_reduce", *self.SIZES, "--zebra", "1"],
+                          ["run", "gemm_all_reduce", *self.SIZES, "--strategy", "quickest"], ["x" * 5000]):
+            done = subprocess.run([PROGRAM, *arguments], capture_output=True, text=True, timeout=60)
+            self.assertEqual(done.returncode, 2)
+            self.assertNotIn("did you mean", done.stderr, arguments)
+
+
+class Completion(Case):
+    def completed(self, line):
+        """What bash offers at the end of the line."""
+        words = line.split(" ")
+        script = (f"source <({PROGRAM} completion bash)\nCOMP_WORDS=({' '.join(map(repr, words))})\nCOMP_CWORD={len(words) - 1}\n"
+                  "_imbrex\nprintf '%s\\n' \"${COMPREPLY[@]}\"\n")
+        done = subprocess.run(["bash", "--norc", "-c", script], capture_output=True, text=True, timeout=60, check=True, cwd=self.folder)
+        return set(done.stdout.split())
+
+    def test_bash(self):
+        self.assertEqual(self.completed("imbrex "), set(COMMANDS))
+        self.assertEqual(self.completed("imbrex ru"), {"run"})
+        self.assertEqual(self.completed("imbrex run gemm_r"), {"gemm_reduce_scatter"})
+        self.assertEqual(self.completed("imbrex run jac"), {"jacobi"})
+        self.assertEqual(self.completed("imbrex plan jac"), set())
+        self.assertEqual(self.completed("imbrex run gemm_all_reduce --strat"), {"--strategy"})
+        self.assertEqual(self.completed("imbrex run gemm_all_reduce --strategy "), {"auto", "sequential", "decomposed", "fused", "signaled"})
+        self.assertEqual(self.completed("imbrex run --device c"), {"cpu", "cuda"})
+        self.assertEqual(self.completed("imbrex bench s"), {"shmem"})
+        self.write("plan.json", "")
+        self.assertEqual(self.completed("imbrex check pla"), {"plan.json"})
+
+    def test_every_option_is_offered(self):
+        for command in COMMANDS:
+            whole, _ = self.run_program(command, "--help-all")
+            options = {word.rstrip(",") for line in whole.splitlines() if line.startswith("  -")
+                       for word in line[2:].split()[0].split(",") if word.startswith("--")}
+            self.assertLessEqual(options, self.completed(f"imbrex {command} --"), command)
+
+    def test_other_shells(self):
+        for shell in ("zsh", "fish"):
+            text, _ = self.run_program("completion", shell)
+            self.assertIn("gemm_reduce_scatter", text)
+            if shutil.which(shell):
+                subprocess.run([shell, "-n", "/dev/stdin"], input=text, text=True, check=True, timeout=60)
+        self.refuse("completion", "tcsh", says="shell 'tcsh': it must be bash, zsh or fish")
+        self.refuse("completion", says="SHELL")
+
+
+if __name__ == "__main__":
+    unittest.main()
