@@ -38,6 +38,22 @@ install(FILES ${PROJECT_SOURCE_DIR}/src/execute/cuda/products/variants.def
   DESTINATION ${CMAKE_INSTALL_DATADIR}/imbrex/src/execute/cuda/products)
 install(FILES ${PROJECT_SOURCE_DIR}/LICENSE ${PROJECT_SOURCE_DIR}/THIRD_PARTY_LICENSES.txt DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/imbrex)
 
+# For builds without CMake.
+set(pc_folder ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+file(RELATIVE_PATH IMBREX_PREFIX_FROM_PC ${CMAKE_INSTALL_PREFIX}/${pc_folder} ${CMAKE_INSTALL_PREFIX})
+foreach(library imbrex imbrex_shmem)
+  set(IMBREX_PC_NAME Imbrex)
+  set(IMBREX_PC_ABOUT "GEMMs that overlap with the collectives that depend on them, C++20 and C")
+  set(IMBREX_PC_REQUIRES)
+  set(IMBREX_PC_LIBRARY ${library})
+  if(library STREQUAL "imbrex_shmem")
+    set(IMBREX_PC_NAME "Imbrex' OpenSHMEM")
+    set(IMBREX_PC_ABOUT "OpenSHMEM's names in C")
+    set(IMBREX_PC_REQUIRES "imbrex = ${PROJECT_VERSION}")
+  endif()
+  configure_file(${CMAKE_CURRENT_LIST_DIR}/imbrex.pc.in ${CMAKE_CURRENT_BINARY_DIR}/${library}.pc @ONLY)
+  install(FILES ${CMAKE_CURRENT_BINARY_DIR}/${library}.pc DESTINATION ${pc_folder})
+endforeach()
 install(EXPORT imbrex_targets NAMESPACE imbrex:: DESTINATION ${IMBREX_PACKAGE_DIR} FILE imbrexTargets.cmake)
 configure_package_config_file(${CMAKE_CURRENT_LIST_DIR}/imbrexConfig.cmake.in ${CMAKE_CURRENT_BINARY_DIR}/imbrexConfig.cmake
   INSTALL_DESTINATION ${IMBREX_PACKAGE_DIR} PATH_VARS CMAKE_INSTALL_DATADIR)
