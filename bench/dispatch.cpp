@@ -85,7 +85,7 @@ Stages take_stages(const Problem& problem, cuda::TableMemory& memory, plan::Cand
   return stages;
 }
 
-// What a process pays for its first shape, but for reading the tables of what was measured: printed for the parent.
+// What a process pays for its first shape, except reading the tables of what was measured: printed for the parent.
 int print_first_shape(const Problem& problem) {
   cuda::TableMemory memory;
   Problem other = problem;

@@ -73,7 +73,7 @@ def table(result):
 
 
 def sums(result, slowest):
-    """Without the cells, but for so many of the slowest."""
+    """Without the cells, except a given number of the slowest."""
     rows = list(rows_of(result))
     lines = heading(["type", "operator", "cells", "of the roofline", "speed-up", "slowest cell"])
     for kind in dict.fromkeys(r["type"] for r in rows):
@@ -108,7 +108,7 @@ def sum_of(result, unseen):
 
 def summary(result):
     """By operator and M."""
-    lines = heading(["operator", "M", "sizes", "of the roofline", "over cuBLAS + NCCL", "over the best of that and PyTorch's fused"])
+    lines = heading(["operator", "M", "sizes", "of the roofline", "over cuBLAS + NCCL", "over the faster of that and PyTorch's fused operators"])
     rows = [r for r in rows_of(result) if not r["m"] == r["n"] == r["k"]]
     names = ("all", "up to 256", "512 and 1024", "2048 and more")
     for op in [*dict.fromkeys(r["op"] for r in rows), "all"]:

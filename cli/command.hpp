@@ -182,7 +182,7 @@ struct PlanOptions {
   /// of one operator that are given to another.
   const OwnOperator* asked_for() const;
 
-  /// Throws Error(invalid_input) where --type names what neither `asked` nor, but for it, anybody knows.
+  /// Throws Error(invalid_input) where --type names a type that neither `asked` nor any other operator knows.
   void expect_type(const OwnOperator* asked) const;
 
   bool has_sizes() const { return m > 0 || n > 0 || k > 0; }

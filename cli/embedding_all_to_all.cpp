@@ -151,7 +151,7 @@ void EmbeddingAllToAllOptions::add_bags_to(CLI::App& command) {
   add_named<Pooling>(command, "--pooling", pooling_, parse_pooling, "sum (default) or mean")->group(embedding_name);
   add_named<IndexType>(command, "--index-type", index_type_, parse_index_type, "int32 or int64 (default)")
       ->group(embedding_name);
-  command.add_flag("--weighted", weighted_, "Multiply each row by a weight of its place in the bag")
+  command.add_flag("--weighted", weighted_, "Multiply each row by a weight for its place in the bag")
       ->group(embedding_name);
 }
 
@@ -161,7 +161,7 @@ void EmbeddingAllToAllOptions::add_run_to(CLI::App& command) {
   add_named<std::optional<Optimizer>>(
       command, "--optimizer", optimizer_,
       [](std::string_view text) -> std::optional<Optimizer> { return parse_optimizer(text); },
-      "A step of sgd or row_wise_adagrad behind the lookups, by gradients of the output")
+      "After the lookups, a step of sgd or row_wise_adagrad with gradients of the output")
       ->group(embedding_name);
   for (const auto& [name, to, about] :
        {std::tuple{"--indices", &files_.indices, "Indices of all tables' bags from this .npy file, int32 or int64"},
@@ -223,11 +223,11 @@ void EmbeddingAllToAllOptions::add_bench_to(CLI::App& command) {
       ->type_name("INT...")
       ->group(embedding_name);
   add_bags_to(command);
-  command.add_option("--device", device_, "cpu, cuda, or auto (default), as of run")
+  command.add_option("--device", device_, "cpu, cuda, or auto (default), as for run")
       ->type_name("NAME")
       ->group(embedding_name);
   add_integer(command, "--ranks-per-gpu", ranks_per_gpu_, 1, max_ranks,
-              "GPUs: so many ranks share each, as of run; times then say nothing about links (default 1)")
+              "GPUs: ranks that share each GPU, as for run (default 1). Times say nothing about links if they share")
       ->group(embedding_name);
 }
 

@@ -7,7 +7,7 @@ namespace imbrex::cli {
 void add_env(Program& program) {
   add_command(program, "env",
               "Lists every environment variable that Imbrex reads.\n"
-              "Its type, what holds where it is not set, what it is for, and its value here. Imbrex reads no others;\n"
+              "It prints each variable's type, default, meaning, and value here. Imbrex reads no others;\n"
               "CUDA and NCCL read theirs (CUDA_VISIBLE_DEVICES, NCCL_DEBUG, ...).",
               "Examples:\n"
               "  imbrex env\n"

@@ -78,25 +78,24 @@ class JacobiOptions final : public RunAlone {
 void JacobiOptions::add_run_to(CLI::App& command) {
   constexpr std::int64_t longest = std::int64_t{1} << 24, most = 100'000'000;
   add_integer(command, "--size", size_, 1, longest, "Rows and columns of a PE's part of the field")->group(jacobi_name);
-  add_integer(command, "--rows", rows_, 1, longest, "Or its rows")->group(jacobi_name);
+  add_integer(command, "--rows", rows_, 1, longest, "Instead of --size: its rows")->group(jacobi_name);
   add_integer(command, "--columns", columns_, 1, longest, "And its columns")->group(jacobi_name);
-  command.add_option("--grid", grid_, "Rows x columns of PEs, R in all (default: as square as can be)")
+  command.add_option("--grid", grid_, "Rows x columns of PEs, R in all (default: as square as possible)")
       ->type_name("PxQ")
       ->group(jacobi_name);
   add_integer(command, "--sweeps", sweeps_, 1, most, "Sweeps over the field (default 100)")->group(jacobi_name);
   add_integer(command, "--residual-every", every_, 1, most, "Sweeps from one residual to the next (default 10)")
       ->group(jacobi_name);
-  add_named<program::JacobiWay>(command, "--way", way_, program::parse_jacobi_way,
-                                "How PEs exchange what borders on others: kernel_boundaries, graph (GPUs), overlapped, "
-                                "in_kernel (default) or ring")
+  add_named<program::JacobiWay>(
+      command, "--way", way_, program::parse_jacobi_way,
+      "How PEs exchange their edges: kernel_boundaries, graph (GPUs), overlapped, in_kernel (default) or ring")
       ->group(jacobi_name);
-  add_named<program::JacobiTile>(
-      command, "--tile", tile_, program::parse_jacobi_tile,
-      "in_kernel: what blocks do with their part: held in registers, streamed through memory, "
-      "or auto (default): held where it fits")
+  add_named<program::JacobiTile>(command, "--tile", tile_, program::parse_jacobi_tile,
+                                 "in_kernel: where blocks keep their part: held (registers), streamed (memory), or "
+                                 "auto (default): held where it fits")
       ->group(jacobi_name);
   add_integer(command, "--blocks", blocks_, 0, 1024,
-              "in_kernel, and the CPU: blocks at most; 0 (default): what the GPU holds at once, or 4")
+              "in_kernel, and the CPU: most blocks; 0 (default): as many as the GPU holds at once; on the CPU 4")
       ->group(jacobi_name);
 }
 

@@ -34,7 +34,7 @@ void add_launch(Program& program) {
                   });
   add_integer(command, "-n,--ranks", options->ranks, 1, max_ranks, "Ranks to start, 1 to 64")->required();
   add_integer(command, "--ranks-per-gpu", options->ranks_per_gpu, 1, max_ranks,
-              "So many ranks share each GPU: NCCL is told that each is on a host of its own (default 1)");
+              "Ranks that share each GPU (default 1). NCCL is told that each is on its own host");
 }
 
 }  // namespace imbrex::cli

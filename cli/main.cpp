@@ -50,9 +50,9 @@ void set_up(Program& program) {
       "Start with:\n"
       "  imbrex doctor                                                  what this machine offers\n"
       "  imbrex run gemm_reduce_scatter --m 512 --n 512 --k 512 --verify\n"
-      "  imbrex COMMAND --help                                          what people need first; --help-all: all of "
-      "it\n\n"
-      "Exit codes: 0 done, and right where that was checked; 1 wrong or unsound; 2 bad usage or input;\n"
+      "  imbrex COMMAND --help                        options that people need first; --help-all: all options\n"
+      "\n"
+      "Exit codes: 0 done (and right, if that was checked); 1 wrong or unsound; 2 bad usage or input;\n"
       "3 a failure at run time (a wait past its limit, a lost rank, a full disk).");
   program.app.require_subcommand(1);
   for (auto add : {add_run, add_plan, add_check, add_simulate, add_machine, add_trace, add_bench, add_tune, add_launch,

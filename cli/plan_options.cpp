@@ -50,8 +50,8 @@ std::string text_of(const std::vector<std::int64_t>& sizes) {
 void add_scales(CLI::App& app, std::optional<Scales>& to) {
   add_named<std::optional<Scales>>(
       app, "--scales", to, [](std::string_view text) -> std::optional<Scales> { return parse_scales(text); },
-      "e4m3: products are multiplied by a scale of each rank's A and one of its B (tensor, the default), of each "
-      "row of A and column of B (row), or by none");
+      "e4m3: scales that products are multiplied by. tensor (default): one for each rank's A and one for its B; row: "
+      "one for each row of A and column of B; none");
 }
 
 Scales chosen_scales(const std::optional<Scales>& given, Type type) {
@@ -68,8 +68,8 @@ void add_b_layout(CLI::App& app, std::optional<Layout>& to) {
         if (text == "nxk") return Layout::column_major;
         refuse(fmt::format("'{}' is not a layout of B; it must be kxn or nxk", text));
       },
-      "How B lies in memory: kxn (default), K x N by rows, or nxk, N x K by rows, as a linear layer's weights lie and "
-      "B of e4m3 always does; files hold K x N");
+      "How B lies in memory: kxn (default) is K x N by rows; nxk is N x K by rows, like the weights of a linear layer. "
+      "B of e4m3 is always nxk. Files hold K x N");
 }
 
 Layout chosen_b_layout(const std::optional<Layout>& given, Type type) {
@@ -107,7 +107,7 @@ void PlanOptions::add_to(CLI::App& command) {
   command.add_flag("--with-bias", bias,
                    "Add a row, the bias, to every row of the output (where ranks exchange products: of each one)");
   add_integers(command, "--more-n", more_n, 1, largest,
-               "all_gather_gemm: columns N of a second and a third B, by which the gathered A is multiplied, too")
+               "all_gather_gemm: columns N of a second and a third B. The gathered A is multiplied by these too")
       ->type_name("INT[,INT]")
       ->delimiter(',')
       ->expected(1, max_products - 1)
@@ -118,7 +118,7 @@ void PlanOptions::add_to(CLI::App& command) {
               "Leading dimension of A: elements from one row to the next in memory; 0 (default): without gaps")
       ->group(layout_group);
   add_integer(command, "--ldb", ldb, 0, most - 1,
-              "Leading dimension of B; 0 (default): without gaps; of B nxk from row to row of N x K")
+              "Leading dimension of B; 0 (default): without gaps. For nxk, it counts from one row of N x K to the next")
       ->group(layout_group);
   add_integer(command, "--ldo", ldo, 0, most - 1, "Leading dimension of the output; 0 (default): without gaps")
       ->group(layout_group);
@@ -161,26 +161,24 @@ void PlanOptions::add_to(CLI::App& command) {
       ->group(knob_group);
   add_integer(command, "--k-slices", k_slices, 1, most - 1, "K slices in which a row block travels (default 1)")
       ->group(knob_group);
-  add_integer(
-      command, "--split-k", split_k, 1, most - 1,
-      "fused: split-K, shares of K of 128 or more that a tile is cut into; the last one's worker adds the others' "
-      "(default 1)")
+  add_integer(command, "--split-k", split_k, 1, most - 1,
+              "fused: split-K: parts that each tile's K is cut into, of 128 or more (default 1). The worker of the "
+              "last part adds the others")
       ->group(knob_group);
   command
-      .add_option(
-          "--codec", codec,
-          "exact (default), or what sums go through (docs/quantization.md): int8, int4-g128, flash6 ...; int4+int8: "
-          "one a step; with a GEMM: not in fused plans")
+      .add_option("--codec", codec,
+                  "Codec of sums on the wire (docs/quantization.md): exact (default), int8, int4-g128 ...; int4+int8: "
+                  "one for each phase. Fused plans with a GEMM: exact only")
       ->type_name("NAME")
       ->group(knob_group);
   add_integer(command, "--chunks", chunks, 1, most - 1,
-              "decomposed: parts of the result, or of each block of A that all_gather_gemm passes on; "
-              "signaled: groups, as equal as can be (default 2; signaled: chosen)")
+              "decomposed: parts of the result, or of each block of A that all_gather_gemm passes on (default 2); "
+              "signaled: groups, equal if possible (default: chosen)")
       ->group(knob_group);
   command
       .add_option("--groups", groups,
-                  "signaled: sizes of the groups, up to 16, in rows of tiles of every rank's part; with --packed, in "
-                  "tiles")
+                  "signaled: sizes of the groups, at most 16 groups. They count rows of tiles of each rank's part; "
+                  "with --packed, tiles")
       ->delimiter(',')
       ->type_name("N,...")
       ->group(knob_group);
@@ -189,29 +187,28 @@ void PlanOptions::add_to(CLI::App& command) {
   add_integer(command, "--kept-free", kept_free, 0, most - 1,
               "signaled: SMs that the product leaves to the collectives (default 0)")
       ->group(knob_group);
-  add_integer(
-      command, "--nodes", nodes, 1, max_ranks,
-      "sequential, decomposed, fused without a GEMM: hosts that the ranks lie on, equally many on each (default 1); "
-      "collectives then cross between hosts once")
+  add_integer(command, "--nodes", nodes, 1, max_ranks,
+              "sequential, decomposed, fused without a GEMM: hosts that share the ranks equally (default 1). "
+              "Collectives then cross between hosts once")
       ->group(knob_group);
-  add_integer(
-      command, "--library-tile", library_tile, 0, most - 1,
-      "sequential, decomposed: take the algorithm that cuBLASLt suggests with the tile of this number of its; 0 "
-      "(default): its first")
+  add_integer(command, "--library-tile", library_tile, 0, most - 1,
+              "sequential, decomposed: use cuBLASLt's suggested algorithm whose tile has this id; 0 (default): its "
+              "first suggestion")
       ->group(knob_group);
-  add_integer(command, "--library-parts", library_parts, 1, most - 1, "And that cuts K into so many parts (default 1)")
+  add_integer(command, "--library-parts", library_parts, 1, most - 1,
+              "And that splits K into this many parts (default 1)")
       ->group(knob_group);
   add_integer(command, "--own-shift", own_shift, 0, most - 1,
-              "column_major: columns by which own tiles run behind (all_gather_gemm: ahead; default 0)")
+              "column_major: columns by which own tiles run after the others (all_gather_gemm: before them; default 0)")
       ->group(knob_group);
   add_integer(command, "--abreast", abreast, 0, most - 1,
-              "column_major: owners whose rows run side by side, then the next ones'; 0 (default): all")
+              "column_major: owners whose rows run side by side before those of the next owners; 0 (default): all")
       ->group(knob_group);
   command.add_flag("--span-shards", knobs.span_shards, "Let tiles cover rows of several ranks")->group(knob_group);
   command.add_flag("--one-shot", knobs.one_shot, "gemm_all_reduce: every rank sends its product to all others")
       ->group(knob_group);
   add_named<Type>(command, "--partial", knobs.partial, parse_type,
-                  "Element type of partial products on the wire (default: as --type, of e4m3 bf16)")
+                  "Element type of partial products on the wire (default: as --type; for e4m3, bf16)")
       ->group(knob_group);
 }
 

@@ -53,35 +53,35 @@ void RunOptions::add_to(CLI::App& command) {
   add_integer(command, "--seed", seed, 0, largest_seed, "Without --a and --b: seed of the random operands (default 0)");
   command
       .add_option("--out", out,
-                  "Write rank r's output to PREFIX.rank<r>.npy, float32, and others to PREFIX.NAME.rank<r>.npy, by the "
-                  "operand's "
-                  "name: out1, out2, gathered")
+                  "Write rank r's output to PREFIX.rank<r>.npy, float32. Other outputs (out1, out2, gathered) go to "
+                  "PREFIX.NAME.rank<r>.npy")
       ->type_name("PREFIX");
   command.add_flag("--verify", verify,
                    "Compare every element with a float64 reference, within a derived bound; exit 1 if one is outside");
   add_integer(command, "--repeat", repeat, 1, 1000000, "Times to run the operator (default 1)");
-  add_device(command, device,
-             "cpu, cuda, or auto (default): cuda where this build and this machine can run the plan on as many GPUs as "
-             "ranks");
+  add_device(
+      command, device,
+      "cpu, cuda, or auto (default): cuda if this build and this machine can run the plan with one GPU for each rank");
 
   constexpr const char* group = "Execution";
   command.add_option("--world", world, "Ranks are processes (default) or threads")->type_name("NAME")->group(group);
-  add_integer(command, "--workers", workers, 1, 1024, "CPU: threads a rank that take tiles (default 1)")->group(group);
+  add_integer(command, "--workers", workers, 1, 1024, "CPU: threads of each rank that compute tiles (default 1)")
+      ->group(group);
   command
       .add_option("--kernel", kernel,
-                  "GPUs: a fused plan's GEMM kernel by part of its name: plain, pingpong, cooperative, sm80 (default: "
-                  "what fits best)")
+                  "GPUs: GEMM kernel of a fused plan, by a part of its name: plain, pingpong, cooperative, sm80 "
+                  "(default: the one that fits best)")
       ->type_name("NAME")
       ->group(group);
   add_integer(command, "--ranks-per-gpu", ranks_per_gpu, 1, max_ranks,
-              "GPUs: so many ranks share each; times mean nothing then. Processes run at once under MPS, else by time "
-              "slices (default 1)")
+              "GPUs: ranks that share each GPU (default 1). Times mean nothing if they share. Processes run "
+              "concurrently under MPS, else in time slices")
       ->group(group);
   add_number(command, "--wait-limit", wait_limit, 1e-3, 1e6,
              "Seconds that any wait may last (default: IMBREX_WAIT_LIMIT; else 30, and 600 for late ranks)")
       ->group(group);
   add_integer(command, "--delays", delays, 0, largest_seed,
-              "For tests: random pauses of this seed before tasks, waits and posts; 0 (default): none")
+              "For tests: random pauses before tasks, waits and posts, from this seed; 0 (default): none")
       ->group(group);
 }
 

@@ -128,19 +128,21 @@ void TriangularSolveRun::add_run_to(CLI::App& command) {
       command, "--generate", kind_, [](std::string_view text) -> std::optional<Kind> { return parse_kind(text); },
       "Or one from --seed: grid (like roads), banded, power_law or block")
       ->group(solve_name);
-  add_integer(command, "--unknowns", rows_, 1, most_rows, "And of so many rows")->group(solve_name);
+  add_integer(command, "--unknowns", rows_, 1, most_rows, "And its number of rows")->group(solve_name);
   add_named<Part>(command, "--part", part_, parse_part,
-                  "What of the matrix is the system: whole (default), which must be triangular, lower or upper")
+                  "Part of the matrix that is solved: whole (default; it must be triangular), lower or upper")
       ->group(solve_name);
   command.add_flag("--transposed", transposed_, "Solve with its transpose")->group(solve_name);
-  add_integer(command, "--right-hand-sides", columns_, 1, 1024, "So many, from --seed (default 1)")->group(solve_name);
+  add_integer(command, "--right-hand-sides", columns_, 1, 1024, "Number of right-hand sides, from --seed (default 1)")
+      ->group(solve_name);
   add_named<bool>(command, "--precision", single_, parse_single, "fp64 (default) or fp32")->group(solve_name);
   add_named<Way>(command, "--solve-way", way_, parse_way,
-                 "in_kernel (default): ranks send packets from one kernel; ring: the same, by rings that a thread of "
-                 "the host serves; kernel_boundaries: a kernel a level")
+                 "in_kernel (default): ranks send packets from one kernel; ring: the same, through rings that a host "
+                 "thread serves; kernel_boundaries: a kernel for each level")
       ->group(solve_name);
-  add_named<std::optional<Sharing>>(command, "--sharing", sharing_, parse_sharing_or_auto,
-                                    "How ranks share rows: contiguous, cyclic, or auto (default): by rows a level")
+  add_named<std::optional<Sharing>>(
+      command, "--sharing", sharing_, parse_sharing_or_auto,
+      "How ranks share rows: contiguous, cyclic, or auto (default): by the number of rows in a level")
       ->group(solve_name);
   add_integer(command, "--block-rows", block_, 1, most_rows, "cyclic: rows of a block (default: 64 blocks a rank)")
       ->group(solve_name);

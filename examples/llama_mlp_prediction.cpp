@@ -48,9 +48,10 @@ Prediction predict(const Machine& machine, const Plans& plans) {
 std::string describe(const char* what, const Prediction& sequence, const Prediction& chosen) {
   const auto us = [](double seconds) { return fmt::format("{:.1f} us", seconds * 1e6); };
   const Overlap& o = chosen.overlap;
-  return fmt::format("  {:<27} {:>10} in sequence, {:>10} as chosen ({:.2f}x): {} of {} of communication hidden\n",
-                     what, us(sequence.seconds), us(chosen.seconds), sequence.seconds / chosen.seconds,
-                     o.hidden > 0 ? us(o.hidden) : "none", us(o.communication));
+  return fmt::format(
+      "  {:<27} {:>10} in sequence, {:>10} as chosen ({:.2f}x); communication takes {}, {} of it hidden\n", what,
+      us(sequence.seconds), us(chosen.seconds), sequence.seconds / chosen.seconds, us(o.communication),
+      o.hidden > 0 ? us(o.hidden) : "none");
 }
 
 std::string draw(const std::string& title, const Machine& machine, Prediction sequence, Prediction chosen) {

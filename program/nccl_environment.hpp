@@ -6,11 +6,11 @@
 namespace imbrex::program {
 
 /// Before anything uses NCCL, and before there are threads: NCCL does without NVLink multicast and registers nothing
-/// that is captured, but for variables that are set already. environment_variables() goes on telling what was set
+/// that is captured, except variables that are set already. environment_variables() goes on telling what was set
 /// before.
 void set_nccl_environment();
 
-/// In a rank's process, where ranks share GPUs: it counts as a host of its own, but for variables that are set already.
+/// In a rank's process, where ranks share GPUs: it counts as a host of its own, except variables that are set already.
 void take_own_nccl_host(const World& world);
 
 }  // namespace imbrex::program

@@ -15,7 +15,7 @@ namespace {
 Choice host_choice(const RunRequest& request, const Problem& problem) {
   if (request.plan) return {Device::cpu, *request.plan, {}};
   Explained made = choose_explained(problem, request.strategy, request.knobs, nominal_host_machine(),
-                                    "simulated on a CPU of round figures");
+                                    "estimated with a generic CPU model");
   return {Device::cpu, std::move(made.plan), std::move(made.reason)};
 }
 

@@ -143,7 +143,7 @@ void read_entries(Reader& reader, const Header& header, Matrix& matrix, Take&& t
   if (count < 0 || count > most) reader.refuse(fmt::format("{} entries: what follows has at most {}", count, most));
   matrix.entries.reserve(static_cast<std::size_t>(header.symmetric ? 2 * count : count));
   for (std::int64_t i = 0; i < count; ++i) {
-    if (!reader.next(false)) reader.refuse(fmt::format("the file ends behind {} of {} entries", i, count));
+    if (!reader.next(false)) reader.refuse(fmt::format("the file ends after {} of {} entries", i, count));
     take(read_entry(reader, header, matrix));
   }
   if (reader.next(false)) reader.refuse(fmt::format("something follows the last of {} entries", count));

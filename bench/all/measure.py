@@ -6,7 +6,7 @@ usage: measure.py [--minutes 10] [--out DIR] [options]; --help lists them
 
 It finds out what the machine has, takes those of a fixed list of measurements that fit into the time, the most
 important ones first, and starts the programs and scripts of bin/ and bench/ that measure them, one after another, tests
-of several ranks before all. DIR/topics has a JSON file a topic, written behind each measurement; DIR/page.html is made
+of several ranks before all. DIR/topics has a JSON file a topic, written after each measurement; DIR/page.html is made
 of them at the end. The same command continues where an earlier one was cut off, however it was. Ranks have a GPU each;
 where there is one GPU, four share it under MPS, and the page says so; where there is none, the CPU is measured.
 

@@ -5,10 +5,10 @@ Runs `imbrex run` for a set of cases, the ways of each in turn, and writes what 
 usage: runs.py --program IMBREX --set NAME --out FILE [--device cpu|cuda] [--ranks R] [--ranks-per-gpu G] [--seconds S]
 
 Sets: verify (every operator in every strategy, compared with float64), operators, layouts, codecs, signaled,
-all_reduce, jacobi. A row is a case: of each way microseconds of a call as the host sees it, the median of the calls
-behind the first, or why it failed. What a set is there for, and what that is compared with, run before the rest; what
-there was no time for is named. The file is written anew behind every run; nothing begins behind S seconds. Exits 1
-where something was wrong.
+all_reduce, jacobi. A row is a case. For each algorithm it has microseconds of a call on the host's clock, the median of
+all calls except the first, or why it failed. A set's main case and its comparison run before the rest; what there was
+no time for is named. The file is replaced after every run; nothing begins after S seconds. Exits 1 if something was
+wrong.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The results of a run: a JSON file a topic in one folder, each whole at any moment."""
+"""The results of a run: a JSON file a topic in one folder, each complete at all times."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ def weights(path=FOLDER / "weights.npz"):
 
 
 def held_out(windows):
-    """[window, position + 1]; no window sees another one's characters, but for the one that it begins with."""
+    """[window, position + 1]; no window sees another one's characters, except the one that it begins with."""
     codes = np.array(model.codes(model.text()[1]))
     most = (len(codes) - 1) // model.CONTEXT
     if not 1 <= windows <= most:

@@ -339,8 +339,8 @@ void add_options(CLI::App& command, BenchArguments& o, const char* ops) {
   add_b_layout(command, o.b_layout);
   add_integer(command, "--rounds", o.rounds, 1, 1000, "Samples of each candidate; they run in turn (default 9)");
   add_integer(command, "--runs", o.runs, 2, 1000,
-              "Operations in a sample, even (default: 8; of 0.1 ms and more, what lasts 10 ms, behind 0.15 s of work; "
-              "tune: 2 from 0.5 ms on; all-reduces: 20)");
+              "Operations in a sample, an even number (default 8. Operations of 0.1 ms or more: as many as fill 10 ms, "
+              "after a warm-up of 0.15 s. tune: 2 from 0.5 ms on. All-reduces: 20)");
   command.add_option("--world", o.world, "Ranks are processes (default) or threads")->type_name("NAME");
 }
 
@@ -360,10 +360,12 @@ void add_bench(Program& program) {
   CLI::App& command = add_command(
       program, "bench",
       "Times what Imbrex runs by itself, and cuBLAS with NCCL, on this machine's GPUs.\n"
-      "All of them are replayed from captured graphs, in turn, on random data; the slowest rank counts, and medians.\n"
-      "Roofline: cuBLAS alone, or the bytes on the wire at what the machine file of these GPUs says of links,\n"
-      "whichever takes longer; of GPUs without a machine file cuBLAS alone.\n"
-      "embedding_all_to_all has its strategies take turns, one call queued behind the other; also on the CPU.",
+      "All candidates are replayed from captured graphs, in turn, on random data. Times are medians of the slowest "
+      "rank.\n"
+      "The roofline is the longer of two times: cuBLAS alone, and the bytes on the wire at the links' rate in the "
+      "machine\n"
+      "file of these GPUs. GPUs without a machine file have cuBLAS alone.\n"
+      "For embedding_all_to_all the strategies take turns, one call queued after the other; it also runs on the CPU.",
       "Examples:\n"
       "  imbrex bench --ops gemm_reduce_scatter --m 512 8192 --layers 8192x28672\n"
       "  imbrex bench --ranks 2 --json bench.json\n"
@@ -379,7 +381,8 @@ void add_bench(Program& program) {
   *shmem = add_bench_shmem(program, command);
   *everything = add_bench_all(command);
   add_options(command, *options, "--ops,OP");
-  command.get_option("--ops")->description("Operators; default: the four with a GEMM; or embedding_all_to_all, alone");
+  command.get_option("--ops")->description(
+      "Operators; default: the four with a GEMM. embedding_all_to_all must be the only one");
   for (auto& own : own_operators())
     if (own->is_timed()) options->own.push_back(own), own->add_bench_to(command);
   command
@@ -393,8 +396,8 @@ void add_bench(Program& program) {
       ->expected(1)
       ->take_all();
   command.add_flag("--serve", options->serve,
-                   "Measure problems from standard input, a line each (OP M N K), and answer each with a line of JSON; "
-                   "the next one must come within IMBREX_WAIT_LIMIT");
+                   "Read problems from standard input, one a line (OP M N K), and answer each with a line of JSON. The "
+                   "next one must come within IMBREX_WAIT_LIMIT");
 }
 
 void add_tune(Program& program) {
@@ -402,13 +405,15 @@ void add_tune(Program& program) {
   CLI::App& command = add_command(
       program, "tune",
       "Times every plan worth trying on this machine's GPUs and writes down the fastest.\n"
-      "A table in the folder machines/tuned/ decides what strategy auto runs on GPUs of that name: what was measured\n"
-      "as it was, and other sizes by what is expected of the plans of those near.\n"
-      "For all-reduces it says from which sizes on algorithm auto takes two shots, and --exact-below auto a codec.\n"
-      "For products it says which of the algorithms that cuBLASLt suggests is faster than its first: strategy\n"
+      "A table in the folder machines/tuned/ decides what strategy auto runs on GPUs of that name. Measured sizes run "
+      "the\n"
+      "fastest plan; other sizes run the plan that the results of similar sizes predict to be fastest.\n"
+      "All-reduces: the table says from which size on algorithm auto takes two shots, and --exact-below auto a codec.\n"
+      "--products: the table names the algorithm of cuBLASLt's suggestions that is faster than the first. Strategy\n"
       "sequential takes it. One GPU measures them for any number of ranks.\n"
-      "A program that ran with IMBREX_UNTUNED_SIZES=FILE has left in FILE the sizes that no table has: --auto FILE.\n"
-      "For GPUs that Imbrex does not know, --card measures what they compute and send, in half a minute.",
+      "--auto FILE: a program that ran with IMBREX_UNTUNED_SIZES=FILE has written the sizes that no table has to "
+      "FILE.\n"
+      "--card: measures the compute and link rates of GPUs that Imbrex does not know, in half a minute.",
       "Examples:\n"
       "  imbrex tune --ops all_gather_gemm --m 64 512 4096 --layers 28672x4096 --out machines/tuned/mine.json\n"
       "  imbrex tune --products --ranks 4 --m 16 128 --layers 28672x4096 --out machines/tuned/mine.json\n"
@@ -417,16 +422,16 @@ void add_tune(Program& program) {
       "  imbrex tune --card",
       [options, &program] { return tune(program, *options); });
   add_options(command, *options, "--ops");
-  command.get_option("--ops")->description("Operators; default: the four with a GEMM; or all_reduce, alone");
+  command.get_option("--ops")->description("Operators; default: the four with a GEMM. all_reduce must be the only one");
   command.add_flag("--products", options->products,
-                   "Time the algorithms that cuBLASLt suggests for what one of the ranks multiplies, on one GPU");
+                   "Time the algorithms that cuBLASLt suggests for one rank's GEMM, on one GPU");
   command.add_flag("--card", options->card,
-                   "Measure this machine's GPUs: auto chooses by it where no table has a size. It is kept in the "
+                   "Measure this machine's GPUs. auto uses the result for sizes that no table has. It is kept in the "
                    "user's cache folder (IMBREX_CACHE)");
   command
       .add_option("--auto", options->met,
-                  "Measure the sizes in this file, which a program left (IMBREX_UNTUNED_SIZES); of several numbers of "
-                  "ranks those that --ranks names")
+                  "Measure the sizes in this file, which a program wrote (IMBREX_UNTUNED_SIZES). If it has several "
+                  "numbers of ranks, only those for --ranks")
       ->type_name("FILE");
   options->codecs = {"int8", "fp8-g128", "int6", "flash6", "int4"};
   command
@@ -434,10 +439,9 @@ void add_tune(Program& program) {
                   "For all_reduce: codecs to measure; default: int8 fp8-g128 int6 flash6 int4")
       ->type_name("CODEC...");
   command
-      .add_option(
-          "--out", options->out,
-          "Write what was measured to this file; entries of the same sizes are replaced, all others kept. At the "
-          "end: how many were added, replaced and kept")
+      .add_option("--out", options->out,
+                  "Write the results to this file. Entries of the same sizes are replaced, all others are kept. The "
+                  "end of the output says how many were added, replaced and kept")
       ->type_name("FILE");
 }
 

@@ -46,9 +46,9 @@ int become_script(const std::vector<std::string>& arguments) {
 }  // namespace
 
 std::function<int()> add_bench_all(CLI::App& bench_command) {
-  CLI::App& command =
-      add_subcommand(bench_command, "all",
-                     "Measures everything on this machine in ten minutes, beside its peers; makes one page of it.");
+  CLI::App& command = add_subcommand(bench_command, "all",
+                                     "Measures everything on this machine in ten minutes, compares it with its peers, "
+                                     "and makes a page of the results.");
   command.prefix_command();  // all that follows is the script's, --help too
   command.set_help_flag();
   command.set_help_all_flag();

@@ -105,7 +105,7 @@ std::function<int()> add_bench_shmem(Program& program, CLI::App& bench_command) 
       "PEs are processes that work in pairs, PE r with PE r + R/2. latency is one way, half of a round trip;\n"
       "complete is a call and what completes it; issue is until a call returns; bandwidth and rate are calls of "
       "several\n"
-      "blocks at once. Cases are taken in turn; medians count, and the slowest pair.");
+      "blocks at once. Cases are taken in turn. Times are medians of the slowest pair.");
   command.footer(
       "Examples:\n"
       "  imbrex bench shmem --device cpu --quick\n"
@@ -116,7 +116,7 @@ std::function<int()> add_bench_shmem(Program& program, CLI::App& bench_command) 
   add_integer(command, "--ranks", options->ranks, 2, 64,
               "PEs, an even number (default: as many as a launcher started, else 2)");
   add_integer(command, "--ranks-per-gpu", options->ranks_per_gpu, 1, 64,
-              "GPUs: so many PEs share each; without MPS they take turns, and times mean nothing (default 1)");
+              "GPUs: PEs that share each GPU (default 1). Without MPS they take turns, and times mean nothing");
   add_device(command, options->device, "cpu, cuda, or auto (default): cuda where there are enough GPUs");
   command.add_option("--measures", options->measures, "latency, complete, issue, bandwidth, rate; default: all")
       ->type_name("NAME...");

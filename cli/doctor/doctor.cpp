@@ -105,11 +105,12 @@ void add_doctor(Program& program) {
   CLI::App& doctor = add_command(
       program, "doctor",
       "Says what this machine offers to Imbrex, and what is missing.\n"
-      "Cores, memory, BLAS, the kernel's means of sharing memory, limits, GPUs and how they are linked, MPS, what "
-      "this\n"
-      "program was built with, the libraries and the Python package that are there, which strategies run, and\n"
-      "launchers; for what is missing, what to do; and what to do next. Takes about half a second, and some more to\n"
-      "start the driver of GPUs. Exits 0 if ranks can run here, else 3.",
+      "It checks the machine: cores, memory, BLAS, ways to share memory, limits, GPUs and their links, and MPS. It "
+      "checks\n"
+      "the software: how this program was built, libraries, the Python package, strategies that run, and launchers.\n"
+      "It says what to do about each thing that is missing, and what to do next. It takes about half a second, and "
+      "longer\n"
+      "if it must start the GPU driver. Exits 0 if ranks can run here, else 3.",
       "Examples:\n"
       "  imbrex doctor\n"
       "  imbrex doctor --json report.json\n"

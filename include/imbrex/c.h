@@ -98,7 +98,7 @@ typedef struct imbrex_world_options {
   uint64_t heap_bytes;    ///< symmetric heap per rank, in host memory; 0: 1 GiB
   double wait_limit;      ///< seconds of a wait to which all ranks have come; 0: IMBREX_WAIT_LIMIT, or 30
   const int32_t* gpu;     ///< this rank's GPU, as CUDA numbers those that this process sees; NULL: by the rank
-  int32_t ranks_per_gpu;  ///< so many ranks share each GPU, the same on every rank; 0: one
+  int32_t ranks_per_gpu;  ///< ranks that share each GPU, the same on every rank; 0: one
   int32_t reserved;
   int32_t sms_for_others;  ///< SMs of each GPU that kernels which wait for peers leave to NCCL's and others', the same
                            ///< on every rank

@@ -10,7 +10,7 @@
 
 namespace imbrex {
 
-/// What a value becomes: an integer of so many bits times its group's step, or a float e4m3 times the step.
+/// What a value becomes: an integer of that many bits times its group's step, or a float e4m3 times the step.
 enum class CodeFormat : std::uint8_t { int8, int6, int5, int4, int3, fp8 };
 
 /// How a group's step is written: 2, 4 or 1 bytes. Always rounded up, so that no value is clipped. An E8M0 step is a

@@ -163,7 +163,7 @@ class AllReduceRmsNorm : public CollectiveObject {
   /// Streams and errors as AllReduce::run.
   void run(const Operands& operands, CudaStream stream = nullptr);
 
-  /// The algorithm of a call of so many rows; never automatic.
+  /// The algorithm of a call with `rows` rows; never automatic.
   AllReduceAlgorithm algorithm_of(std::int64_t rows) const;
 
   /// As AllReduce's.

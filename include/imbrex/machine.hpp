@@ -180,8 +180,8 @@ std::vector<std::string> machine_names(const std::vector<std::string>& folders =
 /// takes about 0.2 s; what is not measured says `unverified`. Throws nothing but std::bad_alloc.
 Machine probe_machine();
 
-/// A host CPU in round figures: what plans for the CPU executor are chosen by. Nothing in it is measured, so that every
-/// rank and every run chooses the same plan, and results are the same bits.
+/// A generic model of a host CPU, by which plans for the CPU executor are chosen. Nothing in it is measured, so that
+/// every rank and every run chooses the same plan, and results are the same bits.
 Machine nominal_host_machine();
 
 }  // namespace imbrex

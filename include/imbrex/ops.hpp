@@ -103,7 +103,7 @@ struct OperatorOptions {
 ///
 /// Calls throw Error(invalid_input) for operands that do not fit, or that overlap in another way, naming operand, value
 /// and rule, before anything is launched. What only some ranks refuse fails on all, with their reason, and the next
-/// call is a call like any other: a rank that had queued its call on a GPU gets the error behind its next call, or from
+/// call is a call like any other: a rank that had queued its call on a GPU gets the error after its next call, or from
 /// check or synchronize; what that call wrote means nothing.
 class GemmOperator {
  public:
@@ -147,7 +147,7 @@ class GemmOperator {
 
   /// Collective, for operators with a codec. Waits as synchronize, and tells about the last call (on GPUs, of all
   /// operators of the world that were made alike): what the codec may have done to the sums of the ranks' products,
-  /// each of which was rounded to the type of partial products (Knobs::partial). A bias comes behind, with a rounding
+  /// each of which was rounded to the type of partial products (Knobs::partial). A bias comes after, with a rounding
   /// of its own. All zero where there is one rank, and before the first call. Throws Error(invalid_input) without a
   /// codec.
   CodecReport codec_report(CudaStream stream = nullptr);
@@ -227,7 +227,7 @@ std::unique_ptr<GemmOperator> make_operator(World& world, Operator op, const Gem
 /// Operators, collectives and graphs stay good. The next call of any of them, which all ranks make, takes new memory at
 /// the same addresses, as restore does; on a stream that is being captured it is refused with Error(invalid_input).
 /// Until then no graph that holds calls of the world is replayed: it would touch addresses without memory, which ends
-/// the process's use of the GPU. Graphs that are replayed behind restore give the bits that they gave before.
+/// the process's use of the GPU. Graphs that are replayed after restore give the bits that they gave before.
 ///
 /// The thread that makes the world's calls. On the CPU, and where the world has nothing on GPUs, it does nothing but
 /// agree. Throws Error(invalid_input), on every rank, where ranks share GPUs, and where not all of them trim: what the

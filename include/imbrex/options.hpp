@@ -42,7 +42,7 @@ struct CudaOptions {
                                                    ///< first; where it is full it grows by as much or what is needed
   std::string kernel;     ///< part of a kernel's name ("plain", "cooperative"); empty: the one that fits the plan best
   bool timeline = false;  ///< blocking calls record spans, of an epoch after others: they queue four more
-  int ranks_per_gpu = 1;  ///< more: so many ranks share each GPU, each with its part of the SMs, to try plans of more
+  int ranks_per_gpu = 1;  ///< more: ranks that share each GPU, each with its part of the SMs, to try plans of more
                           ///< ranks than there are GPUs, slowly; no copy engine brings operands then. Processes run
                           ///< library collectives too, at once under CUDA's MPS, else by time slices; threads do not,
                           ///< and want CUDA_DEVICE_MAX_CONNECTIONS=32

@@ -269,7 +269,7 @@ struct Task {
   std::variant<Tile, Transfer, Reduction, Collective, Product, Block> work;
   std::vector<Wait> waits;
   std::vector<Post> posts;
-  int mate{};  ///< in a compute queue: so many tasks before it stands the one that it forms a pair with; 0: none
+  int mate{};  ///< in a compute queue: how many tasks before it its pair's other tile stands; 0: none
 
   bool operator==(const Task&) const = default;
 };

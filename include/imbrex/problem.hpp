@@ -94,7 +94,7 @@ struct Problem {
   std::int64_t lda = 0, ldb = 0, ldo = 0;
   /// Leading dimensions of the second and the third B, and of their outputs.
   std::array<std::int64_t, max_products - 1> more_ldb{}, more_ldo{};
-  /// gemm_all_reduce: the output lies packed in blocks of so many rows and columns, which divide N; 0 x 0: in rows.
+  /// gemm_all_reduce: the output lies packed in blocks of these rows and columns; the columns divide N; 0 x 0: in rows.
   /// Each block lies by rows without gaps, followed by the next one of its row of blocks, then the next row of
   /// blocks; the last one's blocks may have fewer rows. So the output is a matrix of M * N / cols x cols.
   Extent packed{};

@@ -169,14 +169,14 @@ void shmem_ctx_session_stop(shmem_ctx_t ctx);
   IMBREX_SHMEM_BOTH(void, GET, (TYPE * dest, const TYPE* source, size_t nelems, int pe))       \
   IMBREX_SHMEM_BOTH(void, PUT##_nbi, (TYPE * dest, const TYPE* source, size_t nelems, int pe)) \
   IMBREX_SHMEM_BOTH(void, GET##_nbi, (TYPE * dest, const TYPE* source, size_t nelems, int pe))
-/* Element i, or block i of `bsize` elements, lies i * dst elements behind dest, and i * sst behind source. */
+/* Element i, or block i of `bsize` elements, lies i * dst elements after dest, and i * sst after source. */
 #define IMBREX_SHMEM_STRIDED(IPUT, IBPUT, TYPE)                                                             \
   IMBREX_SHMEM_BOTH(void, IPUT,                                                                             \
                     (TYPE * dest, const TYPE* source, ptrdiff_t dst, ptrdiff_t sst, size_t nelems, int pe)) \
   IMBREX_SHMEM_BOTH(                                                                                        \
       void, IBPUT,                                                                                          \
       (TYPE * dest, const TYPE* source, ptrdiff_t dst, ptrdiff_t sst, size_t bsize, size_t nblocks, int pe))
-/* A put, and behind its data the signal. */
+/* A put, and after its data the signal. */
 #define IMBREX_SHMEM_PUT_SIGNAL(PUT, TYPE)                                                                       \
   IMBREX_SHMEM_BOTH(                                                                                             \
       void, PUT,                                                                                                 \
@@ -326,7 +326,7 @@ void imbrex_shmem_has_no_such_type(void); /* there is no such function, either *
 #define IMBREX_SHMEM_SECOND(first, second, ...) (second)
 #define IMBREX_SHMEM_CHOOSE(TYPES, CASE, OPERATION, pointer) \
   _Generic(pointer, TYPES(CASE, OPERATION) default : imbrex_shmem_has_no_such_type)
-/* By the first argument, or behind a context by the second. */
+/* By the first argument, or after a context by the second. */
 #define IMBREX_SHMEM_GENERIC(TYPES, OPERATION, ...)                                                             \
   _Generic(IMBREX_SHMEM_FIRST(__VA_ARGS__, 0), shmem_ctx_t                                                      \
            : IMBREX_SHMEM_CHOOSE(TYPES, IMBREX_SHMEM_CTX_CASE, OPERATION, IMBREX_SHMEM_SECOND(__VA_ARGS__, 0)), \

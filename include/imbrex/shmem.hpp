@@ -37,7 +37,7 @@ namespace imbrex::shmem {
 struct HeapOptions {
   Device device = Device::automatic;          ///< where the heap lies: GPU memory where each PE can have its GPU
   std::size_t bytes = std::size_t{64} << 20;  ///< of each PE's part; host memory comes out of the world's heap_bytes
-  int ranks_per_gpu = 1;                      ///< so many PEs share each GPU
+  int ranks_per_gpu = 1;                      ///< PEs that share each GPU
   std::uint32_t contexts = 1024;              ///< that a PE's kernels may have at once
   std::uint64_t pauses = 0;                   ///< tests: not 0: seed of what their transports do at random
   double max_pause = 1e-4;                    ///< of theirs, the longest, seconds
@@ -91,12 +91,12 @@ class Heap {
   Device device() const;  ///< cpu or cuda
   int gpu() const;        ///< CUDA's number; -1 on the CPU
 
-  /// Collective. This PE's part of so many bytes, zeroed. `alignment` is a power of two up to 4096. Null for no bytes.
+  /// Collective. This PE's part, of `bytes` zeroed bytes. `alignment` is a power of two up to 4096. Null for no bytes.
   /// Throws Error(invalid_input) where PEs ask for different things, Error(runtime_failure) naming asked and left bytes
   /// where they do not fit.
   void* allocate(std::size_t bytes, std::size_t alignment = 256);
 
-  /// Collective, and waits for all PEs and their GPUs before and behind. Null does nothing but that. Throws
+  /// Collective, and waits for all PEs and their GPUs before and after. Null does nothing but that. Throws
   /// Error(invalid_input) for an address that allocate did not give.
   void release(void* own);
 
@@ -146,7 +146,7 @@ class Heap {
   void read(void* here, const void* own, std::size_t bytes, int pe);
 
   /// Throws Error(runtime_failure) if a wait passed the world's limit or a PE failed or was lost; all waits of all PEs
-  /// end then, and the heap is of no use any more.
+  /// end then, and the heap cannot be used any more.
   void check();
 
   /// Waits for the stream, and throws as check does. On the CPU launches are over when they return.
@@ -154,7 +154,7 @@ class Heap {
 
   // For launch() below.
 
-  /// Runs `block`, with 0, 1, ..., in so many host threads; returns when all have. Throws as check does, or what the
+  /// Runs `block`, with 0, 1, ..., in `blocks` host threads; returns when all have. Throws as check does, or what the
   /// first of them threw.
   void run_blocks(std::uint32_t blocks, const std::function<void(std::uint32_t)>& block);
   /// SMs of the GPU that this PE may fill with blocks that wait.

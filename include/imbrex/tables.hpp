@@ -94,7 +94,7 @@ struct PlacementLimits {
 
 /// Deals tables to ranks so that each gathers and stores about as many bytes: heavy ones first, each to the rank that
 /// has least to do and room. A table that is too heavy for one rank, or too large, is cut by columns, into multiples of
-/// 8 but for the last; how many cuts are made is tried, and the best balance counts, the fewest cuts among equal ones.
+/// 8 (the last may be narrower). Numbers of cuts are tried. The best balance counts; among equal ones, the fewest cuts.
 /// A shard reads all indices of its table: that counts. Pure: the same on every rank. Throws Error(invalid_input)
 /// naming value and rule, and where the tables do not fit.
 Placement place_tables(std::span<const EmbeddingTable> tables, const PlacementLimits& limits);

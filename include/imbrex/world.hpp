@@ -23,7 +23,7 @@ struct WorldOptions {
   /// This rank's GPU, as CUDA numbers those that this process sees; ranks may differ. Not set: by the rank
   /// (docs/launching.md). What works on GPUs looks at it, with the world's first operator or collective there.
   std::optional<int> gpu = {};
-  /// So many ranks share each GPU, each with its part of the SMs; the same on every rank. For operators, where
+  /// Ranks that share each GPU, each with its part of the SMs; the same on every rank. For operators, where
   /// CudaOptions says nothing else, and for collectives.
   int ranks_per_gpu = 1;
   /// SMs of each GPU that every kernel of operators and collectives that waits for peers leaves to kernels of others,
@@ -125,14 +125,14 @@ class World {
 /// Runs `body` in `ranks` new processes (forked: call it before starting threads) or threads, each with its World.
 /// A body returns its exit code; an Error becomes its code, any other exception 3; either fails the world and is
 /// printed to standard error as "imbrex: rank 2: ...". A process that dies by a signal, exits inside its body or
-/// prints in vain counts as 3. Returns 0 if all returned 0, else the worst: 3, codes that are not Imbrex's, 2, then 1.
+/// cannot print counts as 3. Returns 0 if all returned 0, else the worst: 3, codes that are not Imbrex's, 2, then 1.
 int run_processes(int ranks, const WorldOptions& options, const std::function<int(World&)>& body);
 int run_threads(int ranks, const WorldOptions& options, const std::function<int(World&)>& body);
 
 /// Starts `command` as `ranks` processes that find each other by World::from_environment, in a process group of their
 /// own. Passes SIGINT, SIGTERM, SIGHUP and SIGQUIT on. When one fails, the others have 5 s to end before they are made
 /// to. Returns the exit code as run_processes does. Every rank's environment keeps NCCL from NVLink multicast and from
-/// registering what is captured (NCCL_NVLS_ENABLE=0, NCCL_GRAPH_REGISTER=0), but for variables that are set already.
+/// registering what is captured (NCCL_NVLS_ENABLE=0, NCCL_GRAPH_REGISTER=0), except variables that are set already.
 /// Where `ranks_per_gpu` ranks, more than one, are to share each GPU, it lets NCCL take the rank for a host of its own,
 /// reached over loopback (docs/launching.md). Throws Error(invalid_input) if the command cannot be started.
 int launch(int ranks, const std::vector<std::string>& command, int ranks_per_gpu = 1);

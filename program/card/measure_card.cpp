@@ -166,7 +166,7 @@ int measure_card(int ranks, const std::function<void(const std::string&)>& said,
   }
   // Choices read it.
   if (const std::string why = machine::remove_broken_card(gpu.name); !why.empty())
-    said(fmt::format("anew what was kept ({})", why));
+    said(fmt::format("again what was kept ({})", why));
   const bool hopper = gpu.major == 9;
   CardTimes times;
   times.gpu = gpu.name;

@@ -40,7 +40,7 @@ BagFiles::BagFiles(const BagPaths& paths, const EmbeddingShape& shape) : batch_(
 void BagFiles::read_bags(const BagPaths& paths, const EmbeddingShape& shape) {
   const NpyFile indices(paths.indices, NpyValues::integers), offsets(paths.offsets, NpyValues::integers);
   const std::int64_t bags = std::ssize(shape.tables) * batch_, count = indices.header().cols;
-  expect_vector(indices, count, "the bags one behind the other");
+  expect_vector(indices, count, "the bags one after the other");
   expect_vector(offsets, bags + 1, "tables x batch + 1");
   indices_.resize(static_cast<std::size_t>(count));
   indices.read(0, indices_);

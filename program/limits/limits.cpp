@@ -123,20 +123,18 @@ std::string refusal_of(Operator op, Strategy strategy, Transport transport, cons
 
 std::string limits_page() {
   std::string page =
-      "# What runs where\n\n"
-      "`imbrex doctor --limits` writes this page: a cell holds what the checks of plans, and on GPUs those of their "
-      "executor, say of\n"
-      "the operator at M = N = K = 512 in bf16 on four ranks, by that strategy and with what the column names. Where "
-      "it "
-      "runs, the cell\n"
+      "# What runs where\n"
+      "\n"
+      "`imbrex doctor --limits` writes this page. Each cell holds what the checks of plans (on GPUs also those of the "
+      "executor) say of\n"
+      "the operator at M = N = K = 512 in bf16 on four ranks, with that strategy and the column's feature. If it runs, "
+      "the cell\n"
       "names how operands and results may travel: a fused plan's knob `transport`; else by NCCL's collectives or "
-      "Imbrex' "
-      "own. \"no\" comes\n"
+      "Imbrex' own. \"no\" comes\n"
       "with the number of a reason below, which is also what the caller gets. `auto` chooses among what runs. All "
       "ranks\n"
       "are on one host: a world over [several hosts](../dev/runtime.md#over-several-hosts) has no operators and "
-      "collectives "
-      "yet.\n";
+      "collectives yet.\n";
   Reasons reasons;
   for (const Device device : {Device::cpu, Device::cuda}) add_table(page, device, reasons);
   page += "\n## Reasons\n\n";

@@ -125,7 +125,7 @@ int measure_all_reduces(const AllReduceMeasureRequest& request,
 records::AllReduceRecord record_of(const std::vector<AllReduceMeasurement>& measurements, const std::string& date);
 
 /// The record of the measurements (record_of) as a table for machines/tuned/. `before`: the table that it completes, or
-/// empty; what it says of the same ranks and type is replaced, but for codecs that were not measured. Throws
+/// empty; what it says of the same ranks and type is replaced, except codecs that were not measured. Throws
 /// Error(invalid_input) as record_of, and if it is no table, or one of another GPU.
 std::string tuning_table(const std::vector<AllReduceMeasurement>& measurements, const std::string& date,
                          std::string_view before = {});

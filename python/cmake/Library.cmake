@@ -44,7 +44,7 @@ if(lacking)
     "and so does: apt-get install ${lacking}")
 endif()
 
-# A folder that is configured keeps its settings, but for CUDA where it lacks parts that this machine can build.
+# A folder that is configured keeps its settings, except CUDA where it lacks parts that this machine can build.
 set(configure ON)
 if(EXISTS ${IMBREX_BUILD}/CMakeCache.txt)
   load_cache(${IMBREX_BUILD} READ_WITH_PREFIX had_ IMBREX_CUDA)

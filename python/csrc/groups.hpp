@@ -48,7 +48,7 @@ struct Made {
   void destroy() const noexcept;
 };
 
-/// What the tensors of a plain call say of themselves, but for their addresses.
+/// What the tensors of a plain call say of themselves, except their addresses.
 using Form = std::array<std::int64_t, 22>;
 
 struct FormHash {
@@ -62,7 +62,7 @@ struct FormHash {
 /// What became of a plain call, which is the same for every other of its form: nothing is checked or worked out again.
 struct Ready {
   Made* made = nullptr;
-  std::array<imbrex_operand, 3> operands{};  ///< a, b and out, but for their addresses
+  std::array<imbrex_operand, 3> operands{};  ///< a, b and out, except their addresses
   int dims = 0;                              ///< of the result as torch sees it, and so on
   std::int32_t dtype = 0;
   std::array<std::int64_t, 3> sizes{}, strides{};

@@ -37,7 +37,7 @@ class Tensor {
   /// The first half of it, which throws for nothing that a caller gave.
   void fetch();
 
-  /// What a fetched tensor says of itself, but for its address, in `form_words` numbers; false where it has too many
+  /// What a fetched tensor says of itself, except its address, in `form_words` numbers; false where it has too many
   /// dimensions for that.
   static constexpr int form_words = 7;
   bool write_form(std::int64_t* words) const;

@@ -261,7 +261,7 @@ class EmbeddingAllToAll(OwnsHandle):
 
         Args:
             rows: this rank's shards' rows.
-            indices: of all bags, one bag behind the other.
+            indices: of all bags, one bag after the other.
             offsets: where each bag begins, and where the last one ends.
             weights: of each index.
             out: where the result goes. Not given: a new NumPy array, of as many rows as the offsets say, or, on a rank
@@ -407,7 +407,7 @@ class EmbeddingAllToAll(OwnsHandle):
         stream: int | None,
         writes: bool,
     ) -> tuple[list[tuple[bytes, _c.View]], list[Array]]:
-        """The operands but for the last, and what keeps their memory alive."""
+        """The operands except the last, and what keeps their memory alive."""
         many = len(self.own)
         lists = [("rows", rows, self.dtype)]
         if writes and self.optimizer == "row_wise_adagrad":

@@ -146,9 +146,9 @@ def matmul_reduce_scatter(
         bias: N elements, the same on every rank, added once.
         scale_a: as for `all_gather_matmul`.
         scale_b: as for `all_gather_matmul`.
-        codec: the sum travels in codes of so many bits, as for `all_reduce`.
+        codec: the sum travels in codes of fewer bits, as for `all_reduce`.
         tolerance: with a codec, the largest error that it may cause in a sum. NumPy's arrays without scales only: the
-            all-reduce comes behind the product then.
+            all-reduce comes after the product then.
         report: with a codec, also return what it did, before a bias.
         out: where the result goes, M/R x N.
         stream: as for `all_gather_matmul`.
@@ -205,9 +205,9 @@ def matmul_all_reduce(
         bias: N elements, the same on every rank, added once.
         scale_a: as for `all_gather_matmul`.
         scale_b: as for `all_gather_matmul`.
-        codec: the sum travels in codes of so many bits, as for `all_reduce`.
+        codec: the sum travels in codes of fewer bits, as for `all_reduce`.
         tolerance: with a codec, the largest error that it may cause in a sum. NumPy's arrays without scales only: the
-            all-reduce comes behind the product then.
+            all-reduce comes after the product then.
         report: with a codec, also return what it did, before a bias.
         out: where the result goes, M x N.
         stream: as for `all_gather_matmul`.

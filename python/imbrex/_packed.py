@@ -21,7 +21,7 @@ _OPERATIONS = {"copy": 0, "rms_norm": 1, "silu_multiply": 2, "gelu": 3}
 @dataclass(frozen=True)
 class PackedLayout:
     """
-    How a packed matrix lies: in blocks, each by rows, one behind another.
+    How a packed matrix lies: in blocks, each by rows, one after another.
 
     Attributes:
         shape: rows and columns of the matrix.

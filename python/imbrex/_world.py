@@ -89,7 +89,7 @@ class World(OwnsHandle):
             entry_limit: seconds that ranks wait for one that has not come; 0: the wait limit where that is set, here or
                 by IMBREX_WAIT_LIMIT, else 600.
             gpu: this rank's GPU, as CUDA numbers those that this process sees; not given: by the rank.
-            ranks_per_gpu: so many ranks share each GPU, each with its part of it; the same on every rank.
+            ranks_per_gpu: ranks that share each GPU, each with its part of it; the same on every rank.
             sms_for_others: SMs of each GPU that kernels which wait for other ranks leave to kernels of others, such as
                 NCCL's, so that both run concurrently; the same on every rank.
 

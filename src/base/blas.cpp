@@ -24,7 +24,7 @@ void blas_memory_free(void* buffer);
 int __wrap_openblas_num_threads_env();
 int __wrap_openblas_num_threads_env() { return 1; }
 
-// The linker puts the first in the place of the second, for all that is linked statically.
+// The linker puts the first instead of the second, for all that is linked statically.
 void* __wrap_mmap(void* address, std::size_t bytes, int protection, int flags, int file, off_t offset);
 void* __real_mmap(void* address, std::size_t bytes, int protection, int flags, int file, off_t offset);
 }

@@ -19,61 +19,56 @@ using enum ValueType;
 
 constexpr std::array<Variable, num_variables> registry{{
     {Key::wait_limit, "IMBREX_WAIT_LIMIT", number, "30",
-     "seconds that any wait may last, where the program does not say; past it the operation fails on every rank. Not "
-     "set: "
-     "30, but 600, or torch's timeout of the group, for a rank that has not come to the call"},
+     "seconds that any wait may last, unless the program says otherwise; past this limit the operation fails on every "
+     "rank. Not set: 30; for a rank that has not come to the call 600, in torch the group's timeout"},
     {Key::loss_detection, "IMBREX_LOSS_DETECTION", text, "auto",
      "how the end of a peer process is noticed: auto, pidfd, or lock (a record lock, for kernels without pidfd_open)"},
     {Key::check_calls, "IMBREX_CHECK_CALLS", integer, "0",
-     "1: for debugging, ranks compare what they call an operator or a collective with, and every rank refuses a call "
-     "in "
-     "which they differ; each call then waits for all ranks. The same on every rank"},
+     "1 (for debugging): ranks compare the arguments of each call, and every rank refuses a call in which they differ. "
+     "Each call then waits for all ranks. The same on every rank"},
     {Key::peer_access, "IMBREX_PEER_ACCESS", integer, "1",
-     "0: plan and run as if ranks did not reach each other's memory, on any machine; the same on every rank"},
+     "0: plan and run as if ranks did not reach each other's memory, on every machine; the same on every rank"},
     {Key::shmem_device, "IMBREX_SHMEM_DEVICE", text, "cpu",
      "where programs that call imbrex/shmem.h have their symmetric heap: cpu, cuda, or auto; the same on every rank"},
     {Key::shmem_ranks_per_gpu, "IMBREX_SHMEM_RANKS_PER_GPU", integer, "1",
-     "so many ranks share each GPU that such a heap lies on; the same on every rank"},
+     "ranks that share each GPU on which such a heap lies; the same on every rank"},
     {Key::shmem_symmetric_size, "SHMEM_SYMMETRIC_SIZE", text, "512M",
      "OpenSHMEM: bytes of each PE's symmetric heap, where programs call imbrex/shmem.h; a number, which may have a "
      "fraction, and K, M, G or T for powers of 1024; the same on every rank"},
     {Key::fabric_provider, "IMBREX_FABRIC_PROVIDER", text, "tcp;ofi_rxm",
-     "libfabric's provider, by which rings reach PEs of other hosts: `fi_info` lists them; the same on every rank"},
+     "libfabric's provider, through which rings reach PEs of other hosts; `fi_info` lists them. The same on every "
+     "rank"},
     {Key::rank, "IMBREX_RANK", integer, "", "this process's rank; set by `imbrex launch`"},
     {Key::world_size, "IMBREX_WORLD_SIZE", integer, "", "number of ranks; set by `imbrex launch`"},
     {Key::rendezvous, "IMBREX_RENDEZVOUS", text, "",
-     "random text that is the same on all ranks of one launch and on no others; set by `imbrex launch`. Where ranks "
-     "meet "
-     "over a network it is the secret that they show each other that they know, and must be set, to 16 bytes or more. "
-     "No command prints it"},
+     "random text that all ranks of one launch have, and no others; set by `imbrex launch`. Ranks that meet over a "
+     "network use it as their secret; it must then be set, with 16 bytes or more. No command prints it"},
     {Key::address, "IMBREX_ADDRESS", text, "",
-     "where ranks of other hosts reach the host of rank 0: a name or address, or one with ':' and a port, from which "
-     "on 8 "
-     "are tried; then the ranks meet by TCP. The same on every rank"},
+     "name or address of rank 0's host for ranks of other hosts; ':' and a port may follow, and 8 ports from it on are "
+     "tried. Ranks then meet by TCP. The same on every rank"},
     {Key::interface, "IMBREX_INTERFACE", text, "",
-     "network interface of this host, such as eth0, to which the connections to other hosts are bound"},
+     "network interface of this host, such as eth0, for connections to other hosts"},
     {Key::host, "IMBREX_HOST", text, "",
-     "what messages call this host; ranks that have different ones count as on different hosts and share no memory"},
+     "name of this host in messages; ranks with different names count as on different hosts and share no memory"},
     {Key::vllm, "IMBREX_VLLM", integer, "0",
-     "1: vLLM's tensor-parallel layers run on Imbrex, where its Python package is installed beside vLLM"},
+     "1: vLLM's tensor-parallel layers run on Imbrex, if its Python package is installed beside vLLM"},
     {Key::untuned_sizes, "IMBREX_UNTUNED_SIZES", text, "",
      "a file to which rank 0 adds each GEMM size that runs on GPUs and has no tuning entry; `imbrex tune --auto FILE` "
      "measures them"},
     {Key::cache, "IMBREX_CACHE", text, "XDG_CACHE_HOME/imbrex",
-     "folder of what `imbrex tune --card` measured of this machine's GPUs; not set, without XDG_CACHE_HOME: "
-     ".cache/imbrex in HOME"},
+     "folder for the results of `imbrex tune --card` on this machine's GPUs. Not set, and XDG_CACHE_HOME not set "
+     "either: .cache/imbrex in HOME"},
 
     {Key::torch_rank, "RANK", integer, "", "torchrun: this process's rank"},
     {Key::torch_world_size, "WORLD_SIZE", integer, "", "torchrun: number of ranks"},
     {Key::torch_local_rank, "LOCAL_RANK", text, "",
-     "torchrun: this process's rank on its host; without it RANK and WORLD_SIZE=1 may be a pod's, in which another "
-     "launcher started this process"},
+     "torchrun: this process's rank on its host. Without it, RANK and WORLD_SIZE=1 may belong to a pod in which "
+     "another launcher started this process"},
     {Key::torch_local_world_size, "LOCAL_WORLD_SIZE", integer, "WORLD_SIZE", "torchrun: number of ranks on this host"},
     {Key::torch_master_addr, "MASTER_ADDR", text, "",
      "torchrun: with MASTER_PORT, tells this job from others; where rank 0 is reached from other hosts"},
     {Key::torch_master_port, "MASTER_PORT", text, "",
-     "torchrun: with MASTER_ADDR, tells this job from others; rank 0 receives those of other hosts at the first free "
-     "one of "
+     "torchrun: with MASTER_ADDR, tells this job from others. Rank 0 listens for other hosts at the first free one of "
      "the next 8 ports"},
     {Key::torch_run_id, "TORCHELASTIC_RUN_ID", text, "", "torchrun: tells this job from others"},
     {Key::torch_restart_count, "TORCHELASTIC_RESTART_COUNT", text, "", "torchrun: tells restarts of a job apart"},
@@ -115,16 +110,16 @@ constexpr std::array<Variable, num_variables> registry{{
     {Key::slurm_nodelist, "SLURM_NODELIST", text, "", "Slurm: hosts of the job"},
 
     {Key::nccl_hostid, "NCCL_HOSTID", text, "",
-     "NCCL: the host that a rank counts for; where processes share a GPU, each needs its own; set by `imbrex launch "
+     "NCCL: the host that a rank counts for. Processes that share a GPU each need their own. Set by `imbrex launch "
      "--ranks-per-gpu`"},
     {Key::nccl_nvls_enable, "NCCL_NVLS_ENABLE", text, "",
-     "NCCL: 0 keeps it from NVLink multicast, without which Imbrex does not use NCCL; set by `imbrex launch`"},
+     "NCCL: 0 turns NVLink multicast off; Imbrex uses NCCL only then. Set by `imbrex launch`"},
     {Key::nccl_graph_register, "NCCL_GRAPH_REGISTER", text, "",
-     "NCCL: 0 keeps it from registering buffers of captured calls, without which Imbrex captures no all-to-all of "
-     "NCCL's; set by `imbrex launch`"},
+     "NCCL: 0 turns registration of captured calls' buffers off; Imbrex captures NCCL's all-to-alls only then. Set by "
+     "`imbrex launch`"},
 
     {Key::cuda_mps_pipe_directory, "CUDA_MPS_PIPE_DIRECTORY", text, "/tmp/nvidia-mps",
-     "CUDA: where MPS is reached, under which processes that share a GPU work at once; `imbrex doctor` looks there"},
+     "CUDA: folder of MPS, under which processes that share a GPU work concurrently; `imbrex doctor` looks there"},
 
     {Key::xdg_cache_home, "XDG_CACHE_HOME", text, "", "the user's folder of caches"},
     {Key::home, "HOME", text, "", "the user's folder"},

@@ -71,7 +71,7 @@ auto parsed(const char* text, Parse&& parse) -> std::optional<decltype(parse(std
 /// The operands of one call, on the stack unless there are many.
 class CallOperands {
  public:
-  /// More than any operator has but for embeddings of many tables: for others, this is told from a count that was
+  /// More than any operator has except embeddings of many tables: for others, this is told from a count that was
   /// forgotten.
   static constexpr std::size_t few = 16;
 

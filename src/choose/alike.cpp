@@ -41,7 +41,7 @@ bool is_measured(const records::Record& record, const Problem& problem) {
   return p == record.problem;
 }
 
-// But for their sizes and numbers of ranks.
+// Their sizes and numbers of ranks aside.
 bool are_of_a_kind(const Problem& x, const Problem& y) { return x.op == y.op && size_of(x.type) == size_of(y.type); }
 
 // The nearest number of ranks, as a ratio, and of two the larger, of which there are records of the problem's kind; its
@@ -101,7 +101,7 @@ Kind kind_of(const plan::Candidate& candidate) {
   return candidate.knobs.transport == Transport::store ? own_collectives : by_library;
 }
 
-// Another problem's plan, but for what depends on the number of tiles. None: it was fast because few tiles shared K, or
+// Another problem's plan, except what depends on the number of tiles. None: it was fast because few tiles shared K, or
 // there are more rows than suit it.
 std::optional<plan::Candidate> suited(plan::Candidate candidate, const Problem& problem, const Machine& machine,
                                       bool hopper) {

@@ -31,7 +31,7 @@ class KnownPlans {
   std::vector<bool> aligned_;
 };
 
-/// The plan that was measured as the fastest for this very problem, but for its bias; with `strategy`, of that
+/// The plan that was measured as the fastest for this very problem, except its bias; with `strategy`, of that
 /// strategy. `copies`: those count whose copy engines bring operands from rank to rank.
 std::optional<plan::Candidate> measured_plan(const records::Records& records, const Problem& problem,
                                              std::optional<Strategy> strategy, bool copies = true);
@@ -50,7 +50,7 @@ const Expected* best_of(const std::vector<Expected>& list);
 /// Plans for the problem: those that were found fastest for others of the same operator and number of ranks, of a type
 /// of the same size, and of nearly its sizes, and the library's sequence, of few rows with Imbrex' own collectives if
 /// some record has them; with `strategy`, those of that strategy. None if all are far. `other_ranks`: where there are
-/// none of its number of ranks, but for one, records of the nearest serve, at whatever distance, as if each rank
+/// none of its number of ranks, except one, records of the nearest serve, at whatever distance, as if each rank
 /// multiplied the same, and the sequence is there in any case.
 ///
 /// The analytical cost model (quick_seconds, on `machine`) says how long each plan takes, as a ratio to the library's
@@ -63,11 +63,11 @@ std::vector<Expected> plans_alike(const KnownPlans& known, const Problem& proble
                                   const Machine& machine, bool hopper, bool other_ranks, bool copies = true,
                                   bool lent = false);
 
-/// A fused plan with the machine's best tile in the place of its own; none where that is its own, or no kernel has it.
+/// A fused plan with the machine's best tile instead of its own; none where that is its own, or no kernel has it.
 std::optional<plan::Candidate> with_best_tile(plan::Candidate candidate, const Problem& problem, const Machine& machine,
                                               bool hopper);
 
-/// The best of them; for a problem that was measured, but for its bias, its record's plan.
+/// The best of them; for a problem that was measured, except its bias, its record's plan.
 std::optional<plan::Candidate> choose_alike(const records::Records& records, const Problem& problem,
                                             std::optional<Strategy> strategy, const Machine& machine, bool hopper,
                                             bool other_ranks = false);

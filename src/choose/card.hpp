@@ -22,7 +22,7 @@ class Card {
   /// Whether a machine file names such GPUs.
   bool has_machine() const { return has_machine_; }
 
-  /// Its constants, with the tiles alone that kernels for the type compute, and, but for Hopper, without Imbrex' own
+  /// Its constants, with the tiles alone that kernels for the type compute, and, except Hopper, without Imbrex' own
   /// collectives. Where no machine file names such GPUs, H200s': they tell how to cut a product, not what it takes.
   const Machine& machine(Type type, bool hopper) const { return machines_.at({type, hopper}); }
 

@@ -150,7 +150,7 @@ plan::Candidate library_sequence(const Problem& problem) {
 namespace {
 
 // What a strategy's candidates are with some knobs given: those that have them anyway, as before; or else all with
-// these knobs, but for what breaks a rule; or else what Knobs has where nothing is given.
+// these knobs, except what breaks a rule; or else what Knobs has where nothing is given.
 void add_given(std::vector<plan::Candidate>& list, const Search& search, const StrategyChoice& choice,
                const plan::GivenKnobs& given) {
   std::vector<plan::Candidate> free;

@@ -26,7 +26,7 @@ std::vector<plan::Candidate> candidates(const Problem& problem, const Machine& m
                                         std::optional<Strategy> strategy, const plan::GivenKnobs& knobs = {},
                                         const std::optional<CodecPair>& codec = {});
 
-/// The candidate with the given knobs in the place of its own. Groups that it chose for others are chosen again.
+/// The candidate with the given knobs instead of its own. Groups that it chose for others are chosen again.
 plan::Candidate with_given(const Problem& problem, plan::Candidate candidate, const plan::GivenKnobs& knobs,
                            const Machine& machine);
 

@@ -33,7 +33,7 @@ static_assert(most_own_ranks == static_cast<int>(cuda::max_comm_ranks));
 
 bool are_hopper(const GpuKind& gpus) { return gpus.major == 9; }
 
-// Several B are measured and predicted as one of all their columns, whose tiles are as many but for those at each B's
+// Several B are measured and predicted as one of all their columns, whose tiles are as many except those at each B's
 // end.
 Problem as_one_product(const Problem& problem) {
   if (plan::has_one_output(problem)) return problem;
@@ -249,7 +249,7 @@ plan::Candidate best_of_all(const Question& q, const plan::GivenKnobs& knobs, Re
   return library_sequence(q.problem);
 }
 
-// What the choice is with some knobs in the place of its own; none where it cannot have them.
+// What the choice is with some knobs instead of its own; none where it cannot have them.
 std::optional<plan::Candidate> with_some(const Question& q, const plan::Candidate& chosen,
                                          const plan::GivenKnobs& given) {
   if (given.in(chosen.knobs)) return chosen;

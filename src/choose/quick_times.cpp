@@ -115,7 +115,7 @@ double seconds_in_chunks(const Problem& problem, const Knobs& knobs, int chunks,
   const double bytes = plan::wire_bytes(problem);
   const bool own = knobs.transport == Transport::store;
   // A chunk has some of each rank's rows where ranks own some. Both times are those of a chunk; the longer one hides
-  // the other, but for one chunk.
+  // the other, except one chunk.
   const std::int64_t owners = chunks > 1 && problem.op != Operator::gemm_all_reduce ? problem.ranks : 1;
   const double product = library_seconds(
       problem, owners, base::ceil_div(shapes_of(problem).product.rows, chunks * owners), machine, machine.sms);

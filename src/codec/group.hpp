@@ -110,7 +110,7 @@ IMBREX_CODEC float reciprocal(ScaleType scale, float step, float times) {
 /// A little above 1 / largest: by more than the roundings of this, of a half range and of a product with it.
 IMBREX_CODEC constexpr float raised_reciprocal(float largest) { return 1.0f / largest * (1.0f + 0x1p-21f); }
 
-/// A step rounded up to what the scale can write, but for E8M0, whose exponents are found exactly.
+/// A step rounded up to what the scale can write, except E8M0, whose exponents are found exactly.
 IMBREX_CODEC float round_step(ScaleType scale, float step) {
   step = larger(step, smallest_step(scale));
   return scale == ScaleType::bf16 ? float_of((bits_of(step) + 0xffffu) & 0xffff0000u) : step;
@@ -121,7 +121,7 @@ IMBREX_CODEC std::uint32_t step_word(ScaleType scale, float step) {
   return scale == ScaleType::fp32 ? bits : scale == ScaleType::bf16 ? bits >> 16 : bits >> 23;
 }
 
-/// The group of values with these extremes, none of which needs a mark; but for `inverse`.
+/// The group of values with these extremes, none of which needs a mark; except `inverse`.
 IMBREX_CODEC Group measured_group(const Codec& codec, Extremes extremes) {
   const float largest = largest_code(codec);
   Group group{GroupKind::regular, 0, 0, 0, 0, 0};

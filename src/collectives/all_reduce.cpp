@@ -48,8 +48,7 @@ void validate(const AllReduceOptions& options, std::int64_t max_count) {
   IMBREX_EXPECTS(!options.tolerance || !ring, "all_reduce: algorithm ring takes no tolerance");
   IMBREX_EXPECTS(options.tolerance || !options.whole_call, "all_reduce: whole_call without a tolerance");
   IMBREX_EXPECTS(options.exact_below >= 0 || options.exact_below == exact_below_measured,
-                 "all_reduce: exact_below = {}: it must not be negative, but for exact_below_measured",
-                 options.exact_below);
+                 "all_reduce: exact_below = {}: it must be 0 or more, or exact_below_measured", options.exact_below);
   const std::string below =
       options.exact_below == exact_below_measured ? "measured" : std::to_string(options.exact_below);
   IMBREX_EXPECTS(options.codec || options.exact_below == 0, "all_reduce: exact_below = {} without a codec", below);

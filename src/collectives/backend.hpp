@@ -27,7 +27,7 @@ class AllReduceBackend {
   virtual void finish() = 0;
 };
 
-/// Matrices of rows x hidden elements, but for `weight`.
+/// Matrices of rows x hidden elements, except `weight`.
 struct RmsNormOperands {
   const void* in = nullptr;              ///< this rank's part
   const void* residual = nullptr;        ///< added to the sum over the ranks; null: nothing is

@@ -27,7 +27,7 @@ void check_shapes(const Tables& tables, const Bags& bags) {
     IMBREX_EXPECTS(table.pitch >= used && table.pitch % four == 0 && table.pitch <= 0x7fffffff,
                    "table {}: rows {} bytes apart: a multiple of {} from {} on", t, table.pitch, four, used);
     IMBREX_EXPECTS(!quantized || (table.scale >= table.dim && table.scale % 4 == 0),
-                   "table {}: the scale {} bytes behind its row's first column: a multiple of 4 from {} on", t,
+                   "table {}: the scale {} bytes after its row's first column: a multiple of 4 from {} on", t,
                    table.scale, table.dim);
     IMBREX_EXPECTS(table.column >= 0 && table.column % 4 == 0, "table {}: column = {}: it must be a multiple of 4", t,
                    table.column);

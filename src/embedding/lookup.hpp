@@ -18,7 +18,7 @@ std::int64_t pool(const Tables& tables, const Bags& bags, std::int32_t table, st
 /// number. All memory is the host's. The caller has checked shapes and offsets.
 std::int64_t look_up(const Tables& tables, const Bags& bags, const Output& output, const Part& part);
 
-/// What a bag's sum is in exact arithmetic but for rounding to double, and how far a right result may be from it.
+/// What a bag's sum is in exact arithmetic except rounding to double, and how far a right result may be from it.
 struct Bounded {
   double value, bound;
 };

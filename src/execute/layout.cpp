@@ -106,7 +106,7 @@ void expect_given(const Addresses& operands, const Problem& problem) {
                    "{}, {} and {} must {}", plan::name_of_b(product), plan::name_of_bias(product),
                    plan::name_of_out(product),
                    with_bias ? "be given"
-                   : wanted  ? "be given, but for the bias, which the problem has not"
+                   : wanted  ? "be given; the problem has no bias"
                              : "not be given: the problem has fewer B");
   }
   IMBREX_EXPECTS(problem.gathered_a == (operands.gathered != nullptr), "{}",

@@ -35,7 +35,7 @@ class OperandRules {
   /// added, and all extents but the last may be split. With any M, the rows of "a" say which it is. Keeps nothing of
   /// what it refuses.
   ///
-  /// An output that has a byte in common with another operand is refused, too, but for "a" of an all-gather in the
+  /// An output that has a byte in common with another operand is refused, too, except "a" of an all-gather at the
   /// place of a rank's rows of an output: see in_place. It need not be this rank's place, so that ranks that are told
   /// alike are refused alike.
   Addresses resolve(const Operands& operands);

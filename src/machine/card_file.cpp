@@ -63,7 +63,7 @@ std::optional<Machine> measured_card(std::string_view gpu, const base::Environme
   if (path.empty() || !fs::exists(path, ignored)) return std::nullopt;
   Machine machine = load_machine(path);
   IMBREX_EXPECTS(std::find(machine.gpus.begin(), machine.gpus.end(), gpu) != machine.gpus.end(),
-                 "machine file '{}' is not about {}; `imbrex tune --card` writes it anew", path, gpu);
+                 "machine file '{}' is not about {}; `imbrex tune --card` writes a new one", path, gpu);
   return machine;
 }
 

@@ -89,7 +89,7 @@ Machine probe_machine() {
   machine.sustained_onset = unknown(1, "not probed");
   machine.launch_gap = unknown(0, "a CPU queue starts with its thread");
   machine.copy_fixed = unknown(1e-6, "not probed");
-  machine.copy_flag = unknown(0, "a store behind the copy");
+  machine.copy_flag = unknown(0, "a store after the copy");
   machine.copy_latency = unknown(0, "memcpy returns when done");
   machine.copy_bandwidth = {copied, Provenance::measured, copy_from};
   machine.store_sm_bandwidth = {copied, Provenance::derived, copy_from};

@@ -114,7 +114,7 @@ std::size_t EmbeddingRules::place_of(std::string_view name, std::size_t guess) c
                                                     name, update_ ? "update" : "lookup", fmt::join(names, ", ")));
 }
 
-// Type, extents but for those of the call, address; rows may be apart where they are tables'.
+// Type, extents except those of the call, address; rows may be apart where they are tables'.
 void EmbeddingRules::expect_fits(const EmbeddingOperand& info, const View& view) const {
   const View& wanted = info.view;
   IMBREX_EXPECTS(view.type == wanted.type, "operand {} is of type {}; it must be {}", info.name, name_of(view.type),

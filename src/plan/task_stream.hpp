@@ -41,7 +41,7 @@ class TaskStream {
   /// Whether a strategy makes the tasks, so that they keep the format's rules, and may be one rank's only.
   virtual bool made() const { return false; }
 
-  /// Whether the plan's other ranks have the same tiles in the same order, but for whose rows or columns they are, so
+  /// Whether the plan's other ranks have the same tiles in the same order, except whose rows or columns they are, so
   /// that as many of them have mates. False where that is not known.
   virtual bool ranks_are_alike() const { return false; }
 

@@ -35,7 +35,7 @@ GroupSizes group_sizes(const std::vector<std::int64_t>& sizes) {
 void validate_groups(const GroupSizes& groups) {
   const auto end = std::find(groups.begin(), groups.end(), 0);
   IMBREX_EXPECTS(std::all_of(end, groups.end(), [](std::int32_t size) { return size == 0; }),
-                 "knob groups = {}: a size stands behind a 0, which ends the list", fmt::join(groups, ", "));
+                 "knob groups = {}: a size follows a 0, which ends the list", fmt::join(groups, ", "));
   for (const std::int32_t size : groups)
     IMBREX_EXPECTS(size >= 0, "knob groups = {}: a size of {}; it must not be negative", fmt::join(groups, ", "), size);
 }

@@ -25,7 +25,7 @@ const AllReduceRecord* find_record(const std::vector<AllReduceRecord>& records, 
 /// one with fewer bits, if that is more. The largest number where exact sums were faster throughout.
 std::int64_t exact_below(const AllReduceRecord& record, const CodecPair& codec, std::int64_t otherwise);
 
-/// Puts the record in the place of those of its ranks and type. What these say of codecs that it does not name, the
+/// Replaces the records of its ranks and type by this one. What these say of codecs that it does not name, the
 /// latest first, it keeps.
 void put_record(std::vector<AllReduceRecord>& records, const AllReduceRecord& record);
 

@@ -17,7 +17,7 @@ namespace imbrex {
 namespace {
 
 // Nothing was measured on other GPUs, of Hopper or not, nor on unlike ones together: an operator does there what users
-// had before, cuBLAS and NCCL, and runs no product of Imbrex' own on trust, but for what libraries do not compute.
+// had before, cuBLAS and NCCL, and runs no product of Imbrex' own on trust, except what libraries do not compute.
 TEST(Cards, OtherGpusKeepWhatUsersHave) {
   test::Random random(test::seed_from_environment());
   int others = 0, plain = 0;
@@ -82,16 +82,20 @@ TEST(Cards, CardsHaveTheirOwnConstants) {
   }
 }
 
-// Rows that begin amid sectors of memory are slow to load, and narrow tiles load more: where no record tells of such rows,
-// as two H200s' do, tiles are wide.
+// Rows that begin amid sectors of memory are slow to load, and narrow tiles load more: where no record tells of such
+// rows, as two H200s' do, tiles are wide.
 TEST(Cards, RowsAtOddPlacesGetWideTiles) {
   test::Random random(test::seed_from_environment());
   for (const char* gpu : {"NVIDIA H200", "NVIDIA H100 80GB HBM3"}) {
     int narrow = 0, wide = 0;
     for (int i = 0; i < 100; ++i) {
       const int ranks = gpu == std::string("NVIDIA H200") ? 4 : random.one_of({2, 4});
-      const Problem p{Operator::gemm_reduce_scatter,      ranks * 256 * random.between(4, 16), 256 * random.between(16, 48),
-                      ranks * (512 * random.between(8, 24) + 8), ranks, Type::bf16};
+      const Problem p{Operator::gemm_reduce_scatter,
+                      ranks * 256 * random.between(4, 16),
+                      256 * random.between(16, 48),
+                      ranks * (512 * random.between(8, 24) + 8),
+                      ranks,
+                      Type::bf16};
       const plan::Candidate c = choose::choose_gpu_candidate(p, {}, {}, {gpu, 9});
       if (c.strategy == Strategy::fused) ++(c.knobs.tile_m * c.knobs.tile_n < 128 * 192 ? narrow : wide);
     }
@@ -104,8 +108,12 @@ TEST(Cards, RowsAtOddPlacesGetWideTiles) {
 TEST(Cards, OneRankRunsALibrary) {
   test::Random random(test::seed_from_environment());
   for (int i = 0; i < 200; ++i) {
-    const Problem p{static_cast<Operator>(random.between(0, 3)), 8 * random.between(1, 2000), 8 * random.between(1, 2000),
-                    8 * random.between(1, 2000), 1, random.one_of({Type::bf16, Type::fp16})};
+    const Problem p{static_cast<Operator>(random.between(0, 3)),
+                    8 * random.between(1, 2000),
+                    8 * random.between(1, 2000),
+                    8 * random.between(1, 2000),
+                    1,
+                    random.one_of({Type::bf16, Type::fp16})};
     const plan::Candidate c = choose::choose_gpu_candidate(p, {}, {}, {"NVIDIA H200", 9});
     EXPECT_EQ(c.strategy, Strategy::sequential) << test::describe({p, c.strategy, c.knobs});
   }

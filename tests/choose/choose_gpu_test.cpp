@@ -43,7 +43,7 @@ TEST(ChooseGpuPlan, HopperWithoutATableTakesTheH200s) {
     const plan::Candidate h200 = choose::choose_gpu_candidate(p, {}, {}, {"NVIDIA H200", 9}),
                           other = choose::choose_gpu_candidate(p, {}, {}, h100);
     EXPECT_EQ(other.strategy, h200.strategy);
-    plan::Candidate same = other;  // but for the tile
+    plan::Candidate same = other;  // except the tile
     same.knobs.tile_m = h200.knobs.tile_m, same.knobs.tile_n = h200.knobs.tile_n,
     same.knobs.cluster = h200.knobs.cluster;
     EXPECT_EQ(same.knobs, h200.knobs);
@@ -240,7 +240,7 @@ TEST(ChooseGpuPlan, OddColumnsOfOneOfSeveralBGoToALibrary) {
   EXPECT_EQ(choose::choose_gpu_candidate(p, {}, {}, h100).strategy, Strategy::fused);
 }
 
-// Rows of A and B that lie whole 16 bytes apart are no other problem; others go to a library, but for e4m3.
+// Rows of A and B that lie whole 16 bytes apart are no other problem; others go to a library, except e4m3.
 TEST(ChooseGpuPlan, RowsWithGaps) {
   for (const Operator op :
        {Operator::all_gather_gemm, Operator::gemm_reduce_scatter, Operator::gemm_all_reduce, Operator::gemm_all_to_all})

@@ -36,7 +36,7 @@ TEST(KernelTiles, AreThoseOfTheKernels) {
   EXPECT_EQ(next, kernels.end());
 }
 
-// But for the workers, which only a GPU tells.
+// Not the workers, which only a GPU tells.
 TEST(KernelTiles, AndTheListAreThoseOfTheKernels) {
   if (cuda::tensor_core_kernels().empty()) GTEST_SKIP() << "built without kernels on tensor cores";
   test::KernelList list = test::read_kernel_list(KERNEL_LIST);

@@ -144,7 +144,7 @@ class Disagree(Case):
         plan = json.loads(self.read("plan.json"))
         usual = ["--plan", "plan.json"]
 
-        def swap_posts(p):  # the same plan, but for the order of what one task says
+        def swap_posts(p):  # the same plan, except the order of what one task says
             posts = next(task["posts"] for queue in p["ranks"][2]["queues"] for task in queue["tasks"] if len(task["posts"]) > 1)
             posts.reverse()
 

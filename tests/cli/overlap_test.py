@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Operands that share memory, by C's names in the library beside the program: refused, or right in the place of a part."""
+"""Operands that share memory, by C's names in the library beside the program: refused, or right at the place of a part."""
 
 import ctypes
 import os

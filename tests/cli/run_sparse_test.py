@@ -81,7 +81,7 @@ class RunSparse(Case):
                            (header + "2 2 2\n1 1 1\n3 1 1\n", "line 4: row 3: it must be from 1 to 2"),
                            (header + "2 2 2\n1 1 1\n1 1 1\n", "line 4: entry (1, 1) comes twice"),
                            (header + "1 1 1\n1 1 nan\n", "line 3: the value is not finite"),
-                           (header + "2 2 2\n1 1 1.00000\n", "line 4: the file ends behind 1 of 2 entries"),
+                           (header + "2 2 2\n1 1 1.00000\n", "line 4: the file ends after 1 of 2 entries"),
                            (header + "1 1 1\n1 1 1\nmore\n", "line 4: something follows the last of 1 entries"),
                            (header + "2 3 1\n1 1 1\n", "2 x 3: a triangular one is square"),
                            (header + "2 2 2\n1 1 1\n2 2 0\n", "row 2: its diagonal is 0")):

@@ -275,7 +275,7 @@ class Run(Case):
         sizes = ["gemm_reduce_scatter", "--m", 64, "--n", 64, "--k", 64, "--device", "cpu"]
         text, _ = self.run_program("run", *sizes)
         time = r"[\d.]+ (?:us|ms)"
-        found = re.findall(rf"^auto takes (\w+): {time}, simulated on a CPU of round figures; \w+ {time}, \w+ {time}.*$", text, re.M)
+        found = re.findall(rf"^auto takes (\w+): {time}, estimated with a generic CPU model; \w+ {time}, \w+ {time}.*$", text, re.M)
         self.assertEqual(len(found), 1, text)
         self.assertIn(f" on cpu, {found[0]}: ", text)
         result = self.json_of("run", *sizes, "--repeat", 2)

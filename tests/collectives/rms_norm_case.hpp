@@ -24,7 +24,7 @@ struct RmsNormCase {
   std::string text() const;
 };
 
-/// Elements of the case's type, but for the weight.
+/// Elements of the case's type, except the weight.
 struct RmsNormData {
   std::vector<std::vector<std::byte>> in;  ///< of each rank
   std::vector<std::byte> residual, weight;

@@ -115,7 +115,7 @@ TEST(RmsNorm, RowsDoNotDependOnTheirNumber) {
             0);
 }
 
-// An fp32 weight is not rounded to the rows' type: all of this is exact, but for the last rounding.
+// An fp32 weight is not rounded to the rows' type: all of this is exact, except the last rounding.
 TEST(RmsNorm, Fp32WeightsCountInFull) {
   // The mean of the squares is 4.
   const std::vector<float> x = {5, -2, 1, 1, -1, 0, 0, 0};

@@ -12,7 +12,7 @@ namespace imbrex::test {
 
 struct ConformanceCase {
   std::string name;     ///< letters, digits and underscores
-  RandomOperator what;  ///< its options are empty but for a codec
+  RandomOperator what;  ///< its options are empty except a codec
   bool odd = false;     ///< sizes that no kernel of tensor cores takes, and libraries may refuse
 };
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Runs the commands of the documents, page by page, and compares what they print with what the page shows, but for numbers.
+"""Runs the commands of the documents, page by page, and compares what they print with what the page shows, except numbers.
 
 usage: commands_test.py PROGRAM [PAGE...]      the program `imbrex` of a build; without pages, README.md and docs/*.md
 

@@ -192,7 +192,7 @@ TEST(Bags, ShapesOutOfRangeAreNamed) {
   table = {rows.data(), std::int64_t{1} << 31, 16, 0, 4, 0};
   EXPECT_EQ(shapes(), "table 0: 2147483648 rows: from 0 to 2147483647");
   table = {rows.data(), 1, 16, 2, 4, 0}, tables.type = TableRows::int8;
-  EXPECT_EQ(shapes(), "table 0: the scale 2 bytes behind its row's first column: a multiple of 4 from 4 on");
+  EXPECT_EQ(shapes(), "table 0: the scale 2 bytes after its row's first column: a multiple of 4 from 4 on");
   table = {rows.data(), 1, 16, 0, 4, 2}, tables.type = TableRows::fp32;
   EXPECT_EQ(shapes(), "table 0: column = 2: it must be a multiple of 4");
   table.column = 0, bags.count = std::int64_t{1} << 31, bags.indices = offsets;

@@ -108,7 +108,7 @@ std::string line_of(const std::string& name, const Golden& g) {
   return fmt::format("{} | {} | {:016x} | {} | {}", name, g.tasks, g.digest, g.seconds, g.kernel);
 }
 
-// By name: the lines as they were, whose fields are compared as text but for the seconds.
+// By name: the lines as they were, whose fields are compared as text except the seconds.
 using Lines = std::map<std::string, std::vector<std::string>>;
 
 std::vector<std::string> fields_of(std::string_view line) {

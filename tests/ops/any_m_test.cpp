@@ -366,12 +366,12 @@ TEST(PlansBySize, DropTheLeastRecentlyUsed) {
   EXPECT_THROW(plans.at(4), Error);
   for (std::int64_t m : {2, 1, 3}) use(m);  // none has left
   fails = false;
-  use(4);  // in the place of 2
+  use(4);  // instead of 2
   EXPECT_TRUE(plans.has(4));
   EXPECT_FALSE(plans.has(2));
   for (std::int64_t m : {1, 3, 4}) use(m);
   EXPECT_EQ(made, (std::vector<std::int64_t>{1, 2, 3, 4}));
-  use(2);  // in the place of 1
+  use(2);  // instead of 1
   use(1);
   EXPECT_EQ(made, (std::vector<std::int64_t>{1, 2, 3, 4, 2, 1}));
 }

@@ -9,7 +9,7 @@ import unittest
 from pathlib import Path
 
 PROGRAM = os.environ["LLAMA_MLP"]
-LINE = re.compile(r"^  (.+?) +([\d.]+) us in sequence, +([\d.]+) us as chosen \(([\d.]+)x\): (none|[\d.]+ us) of ([\d.]+) us of communication hidden$", re.M)
+LINE = re.compile(r"^  (.+?) +([\d.]+) us in sequence, +([\d.]+) us as chosen \(([\d.]+)x\): communication takes ([\d.]+) us, (none|[\d.]+ us) of it hidden$", re.M)
 
 
 class Demo(unittest.TestCase):
@@ -28,7 +28,7 @@ class Demo(unittest.TestCase):
     def test_only_what_is_hidden_is_called_so(self):
         layers = LINE.findall(self.text)
         self.assertEqual(len(layers), 3, self.text)
-        for name, sequence, chosen, ratio, hidden, sent in layers:
+        for name, sequence, chosen, ratio, sent, hidden in layers:
             with self.subTest(layer=name):
                 sequence, chosen, sent = float(sequence), float(chosen), float(sent)
                 hidden = 0 if hidden == "none" else float(hidden.split()[0])
@@ -36,7 +36,7 @@ class Demo(unittest.TestCase):
                 self.assertLessEqual(chosen, sequence * 1.001)
                 self.assertAlmostEqual(float(ratio), sequence / chosen, delta=0.01)
         # At the last one overlapping pays: most of the communication is hidden, and the layer is faster for it.
-        name, sequence, chosen, _, hidden, sent = layers[-1]
+        name, sequence, chosen, _, sent, hidden = layers[-1]
         self.assertIn("70B", name)
         self.assertGreater(float(hidden.split()[0]), 0.5 * float(sent))
         self.assertGreater(float(sequence), 1.05 * float(chosen))

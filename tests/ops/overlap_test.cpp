@@ -39,7 +39,7 @@ std::vector<std::byte> filled(const OperandInfo& info, std::uint64_t seed, int r
   return memory;
 }
 
-// A call's outputs, with "a" in the place of a rank's rows, usually this one's, of the output of that name, or apart
+// A call's outputs, with "a" at the place of a rank's rows, usually this one's, of the output of that name, or apart
 // from all.
 std::map<std::string, std::vector<std::byte>> outputs(World& world, GemmOperator& op, const Problem& problem,
                                                       std::uint64_t seed, std::string_view in = "", bool waits = false,

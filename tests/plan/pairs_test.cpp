@@ -356,7 +356,7 @@ TEST(Pairs, CheckerNamesMatesWhoseLoadsHangOnTiles) {
   for (RankPlan& rank : plan.ranks) ++rank.signals;
   expect_fault(plan, Fault::deadlock,
                "rank 0 queue 0 task 1 (tile): loads beside its pair's first tile, task 0, but waits before that for "
-               "signal 2, to which rank 1 queue 0 task 0 (tile) posts behind a wait, a tile or a collective");
+               "signal 2, to which rank 1 queue 0 task 0 (tile) posts after a wait, a tile or a collective");
   EXPECT_FALSE(gets_through(plan, random));
   clear_pairs(plan);
   EXPECT_FALSE(check(plan).has_value()) << check(plan)->message;
@@ -375,7 +375,7 @@ TEST(Pairs, CheckerNamesMatesWhoseLoadsHangOnTiles) {
   compute(plan)[2].mate = 1;
   expect_fault(plan, Fault::deadlock,
                "rank 0 queue 0 task 2 (tile): loads beside its pair's first tile, task 1, but waits before that for "
-               "signal 0, to which rank 0 queue 1 task 0 (collective) posts behind a wait, a tile or a collective");
+               "signal 0, to which rank 0 queue 1 task 0 (collective) posts after a wait, a tile or a collective");
 }
 
 // -------------------------------------------------------------------------------------------- what is proved, holds

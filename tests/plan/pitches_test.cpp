@@ -138,7 +138,7 @@ TEST(Pitches, OperandsAreNoLargerThanPlansMayHave) {
                      "lda = 16777217: 1048576 rows of a so far apart are larger than 2^46 bytes");
 }
 
-// Only addresses change, but for collectives, which read and write workspaces in place of what has gaps.
+// Only addresses change, except collectives, which read and write workspaces in place of what has gaps.
 TEST(Pitches, LeaveFusedPlansAsTheyAre) {
   test::Random random(test::seed_from_environment());
   for (int i = 0; i < 100; ++i) {

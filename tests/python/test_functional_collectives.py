@@ -269,7 +269,7 @@ def left_to_torch() -> None:
         (
             made_behind,
             {
-                f"{gather}: the product's other factor is made behind the gather, by what cannot move": 1,
+                f"{gather}: the product's other factor is made after the gather, by what cannot move": 1,
                 f"{reduce}: {what}": 1,
             },
         ),

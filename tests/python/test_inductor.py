@@ -146,7 +146,7 @@ def decoders(scattered: bool, trained: bool) -> dict[str, int] | None:
 
 
 def test_decoders_that_are_served(ranks):
-    """Each product with its all-reduce and norm is one operator, but for the last, which has no norm."""
+    """Each product with its all-reduce and norm is one operator, except the last, which has no norm."""
     for told in ranks.run(decoders, scattered=False, trained=False)[:2]:
         print(told)
         assert told["matmul_all_reduce_rms_norm placed"] == told["all_reduce_rms_norm"] == 2 * LAYERS - 1, told

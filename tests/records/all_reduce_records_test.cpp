@@ -316,7 +316,7 @@ TEST(TuningTable, KeepsWhatItDoesNotReplace) {
   EXPECT_TRUE(first.list.empty());
   EXPECT_EQ(first.all_reduces, std::vector{fresh});
 
-  // All-reduces in the place of those of their ranks and type; plans stay.
+  // All-reduces replace those of their ranks and type; plans stay.
   records::Records before = some_records();
   before.list.push_back({{Operator::gemm_all_reduce, 16, 32, 64, 4, Type::bf16}, 8, 32, {}, 2e-6, 3e-6});
   const records::Records after = parsed(program::tuning_table(measured, "2026-12-24", to_json(before)));

@@ -323,7 +323,7 @@ struct Together {
   std::uint32_t* failed;  ///< of this PE: what was not as it should be
 };
 
-/// The first group of the grid, on each member; `to` and `from` of each round lie behind each other.
+/// The first group of the grid, on each member; `to` and `from` of each round lie after each other.
 template <typename Transport, typename T, typename G>
 IMBREX_KERNEL together(Handle handle, Together t, T* to, T* from, std::uint64_t* marks) {
   if (group_number<G>() != 0) return;

@@ -27,7 +27,7 @@ inline constexpr int litmuses = 9;
 
 inline constexpr std::uint32_t pieces = 6, spread = 16;  ///< words of data, each in a line of its own
 
-/// In the heap; a block's own but for what is said. Zero at first.
+/// In the heap; a block's own except what is said. Zero at first.
 struct alignas(128) Channel {
   std::uint64_t data[pieces * spread];
   Packet<std::uint64_t> packet;

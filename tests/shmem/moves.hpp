@@ -53,7 +53,7 @@ struct Move {
   Way way;
   void *from, *to, *seen;                ///< of the group 0
   std::uint64_t count;                   ///< elements of a group
-  std::uint64_t from_stride, to_stride;  ///< 1 but for iput and iget
+  std::uint64_t from_stride, to_stride;  ///< 1 except iput and iget
   std::uint64_t from_part, to_part;      ///< elements from a group's part to the next one's
   Signal* signals;                       ///< one for each group, 0
   std::uint32_t distance;                ///< to PE me + distance

@@ -63,7 +63,7 @@ TEST(MatrixMarket, HostileFilesAreRefusedByLine) {
       {real + "99999999999999999999 2 1\n1 1 1\n", "line 2: number of rows 99999999999999999999: it is too large"},
       {real + "2 2 1000000000000\n1 1 1\n", "line 2: 1000000000000 entries: what follows has at most 1"},
       {real + "2 2 -1\n1 1 1\n", "line 2: -1 entries"},
-      {real + "2 2 2\n1 1 1.00000000\n", "line 4: the file ends behind 1 of 2 entries"},
+      {real + "2 2 2\n1 1 1.00000000\n", "line 4: the file ends after 1 of 2 entries"},
       {real + "2 2 1\n1 1 1\n2 2 1\n", "line 4: something follows the last of 1 entries"},
       {real + "2 2 1\n1 1 1 1\n", "line 3: '1' is too much"},
       {real + "2 2 1\n1 1  \n", "line 3: value is missing"},

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """Checks that documents, comments and messages use the field's words: words.json lists what to avoid, and what to say.
 
-An entry's "avoid" are phrases that are found anywhere; its "begins", phrases with which no comment begins, since they lack
-the noun. Words that have an everyday or an API's sense besides stand there inside phrases only. Its "names" are words that no
+An entry's "avoid" are phrases that are found anywhere; its "told", phrases that are found in what users read: documents,
+messages, docstrings and comments of public headers. Its "begins" are phrases with which no comment begins, since they lack the
+noun. Words that have an everyday or an API's sense besides stand there inside phrases only. Its "names" are words that no
 identifier of C++ has, alone or in a row; "kept" are identifiers that a file format or an API has given.
 
 usage: check_words.py [ROOT]      prints each fault as file:line: what to avoid; what to say; exits 1 if there is one
@@ -116,6 +117,11 @@ def names_in(path):
             yield number, name, "_".join(part.lower() for part in PART.findall(name))
 
 
+def is_told(where, is_comment):
+    """Whether users read it."""
+    return where.suffix == ".md" or where.parts[0] == "include" or (not is_comment and where.parts[0] in MESSAGES)
+
+
 def matches_of(text, anywhere, begins, is_comment):
     yield from anywhere.finditer(text)
     if is_comment and (match := begins.match(text, len(text) - len(text.lstrip()))):
@@ -125,13 +131,13 @@ def matches_of(text, anywhere, begins, is_comment):
 def check_words(root):
     try:
         words = json.loads((root / WORDS).read_text(encoding="utf-8"))
-        avoid, begin = ({phrase.lower(): entry["say"] for entry in words for phrase in entry.get(key, [])}
-                        for key in ("avoid", "begins"))
-        anywhere, begins = pattern_of(avoid), pattern_of(begin)
+        avoid, told, begin = ({phrase.lower(): entry["say"] for entry in words for phrase in entry.get(key, [])}
+                              for key in ("avoid", "told", "begins"))
+        anywhere, for_users, begins = pattern_of(avoid), pattern_of({**avoid, **told}), pattern_of(begin)
         names = {word: entry["say"] for entry in words for word in entry.get("names", [])}
         kept = {name for entry in words for name in entry.get("kept", [])}
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        return [f"{WORDS}: {error!r}; it must hold a list of objects with say, and avoid or begins"]
+        return [f"{WORDS}: {error!r}; it must hold a list of objects with say, and avoid, told or begins"]
     faults = []
     paths = sorted(root.glob("*.md")) + [path for folder in FOLDERS if (root / folder).is_dir()
                                          for path in sorted((root / folder).rglob("*")) if path.is_file()]
@@ -144,9 +150,9 @@ def check_words(root):
                        if name not in kept and f"_{word}_" in f"_{parts}_"]
         for line, text, is_comment in texts_of(path, where.parts[0] in MESSAGES):
             text = MARKS.sub(lambda m: " " * len(m.group()), text)
-            for match in matches_of(text, anywhere, begins, is_comment):
+            for match in matches_of(text, for_users if is_told(where, is_comment) else anywhere, begins, is_comment):
                 found = " ".join(match.group().split()).lower()
-                say = avoid.get(found) or begin[found]
+                say = avoid.get(found) or told.get(found) or begin[found]
                 faults.append(f'{where}:{line + text.count(chr(10), 0, match.start())}: avoid "{found}"; say {say}')
     return faults
 

@@ -226,19 +226,25 @@ class Checks(unittest.TestCase):
                     self.refuse(f"src/plan/plan.hpp:2: {name}: no name has", files)
                 else:
                     self.assertEqual([f for f in faults_of(files) if "no name has" in f], [])
+        told = {check_words.WORDS: json.dumps([{"say": "the number of", "told": ["so many"]}])}
+        for name, text in (("docs/x.md", "So\nmany.\n"), ("include/imbrex/error.hpp", "#pragma once\n/// so many\n"),
+                           ("cli/commands.hpp", 'auto text = "so many";\n'), ("python/torch_ops.py", '"""So many."""\n')):
+            with self.subTest(name=name):
+                self.refuse('avoid "so many"; say the number of', {**told, name: text})
+        self.assertEqual(faults_of({**told, "src/plan/plan.hpp": "// so many\n", "bench/x.py": '"""So many."""\n'}), [])
         for words in ("{", '["second"]', '[{"avoid": ["x"]}]', None):
             self.refuse("it must hold a list of objects", {check_words.WORDS: words})
 
     def test_every_phrase_is_found(self):
         root = Path(__file__).resolve().parents[2]
         words = json.loads((root / check_words.WORDS).read_text(encoding="utf-8"))
-        phrases = [phrase for entry in words for phrase in entry.get("avoid", []) + entry.get("begins", [])]
+        phrases = [phrase for entry in words for key in ("avoid", "told", "begins") for phrase in entry.get(key, [])]
         text = "".join(f"int x;  // {phrase.capitalize()} x.\n" for phrase in phrases)
         with tempfile.TemporaryDirectory() as folder:
-            for name, content in ((check_words.WORDS, json.dumps(words)), ("src/x.hpp", text)):
+            for name, content in ((check_words.WORDS, json.dumps(words)), ("include/x.hpp", text)):
                 (Path(folder) / name).parent.mkdir(parents=True, exist_ok=True)
                 (Path(folder) / name).write_text(content)
-            found = {int(fault.split(":")[1]) for fault in check_words.check_words(Path(folder)) if fault.startswith("src/x.hpp")}
+            found = {int(fault.split(":")[1]) for fault in check_words.check_words(Path(folder)) if fault.startswith("include/x.hpp")}
         self.assertEqual([phrase for line, phrase in enumerate(phrases, 1) if line not in found], [])
 
     def test_contributors_lists(self):

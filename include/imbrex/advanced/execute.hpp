@@ -56,7 +56,7 @@ struct Addresses {
   /// to.
   const void* given = nullptr;
 
-  /// Where `a` lies in the place of a rank's rows of an output: memory that an epoch first copies its rows to, and
+  /// Where `a` lies at the place of a rank's rows of an output: memory that an epoch first copies its rows to, and
   /// reads them from, as far apart as they are. Null: `a` is read where it lies, and no output overlaps it.
   struct Aside {
     void* memory = nullptr;
@@ -144,7 +144,7 @@ std::unique_ptr<Executor> make_cpu_executor(World& world, const CpuOptions& opti
 /// Plans of strategy `fused` that push or store operands, or store results, run on Imbrex' kernels (on tensor cores for
 /// 16-bit types in rows of whole 16 bytes), plans with library collectives on cuBLASLt and NCCL, which every rank's
 /// environment must allow (docs/operators.md), those of strategy `signaled` on both; prepare refuses others with
-/// Error(invalid_input) saying what is missing. Collective; `options` are the same on every rank, but for delays.
+/// Error(invalid_input) saying what is missing. Collective; `options` are the same on every rank, except delays.
 /// Throws Error(runtime_failure) where there are too few GPUs, more ranks than `ranks_per_gpu` have the same one, or
 /// one cannot reach another's memory, and Error(invalid_input) in a build without CUDA. A process that forks its ranks
 /// must not use CUDA before.

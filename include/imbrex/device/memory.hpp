@@ -26,7 +26,7 @@ namespace imbrex::device {
 
 struct MemoryOptions {
   std::size_t bytes = std::size_t{64} << 20;  ///< of each rank's GPU, taken when the memory is made
-  int ranks_per_gpu = 1;                      ///< so many ranks share each GPU
+  int ranks_per_gpu = 1;                      ///< ranks that share each GPU
   std::uint64_t pauses = 0;                   ///< tests: not 0: seed of the pauses of pause_for_tests
   double max_pause = 1e-4;                    ///< the longest, seconds
 };
@@ -48,8 +48,8 @@ class Memory {
   /// CUDA's number of the rank's GPU.
   int gpu() const;
 
-  /// Collective, but does not wait for peers: a peer may write here before this rank has called. This rank's part of so
-  /// many zeroed bytes, aligned to 256. Throws Error(runtime_failure) naming asked and left bytes where they do not
+  /// Collective, but does not wait for peers: a peer may write here before this rank has called. This rank's part, of
+  /// `bytes` zeroed bytes, aligned to 256. Throws Error(runtime_failure) naming asked and left bytes where they do not
   /// fit.
   void* allocate(std::size_t bytes);
 
@@ -64,7 +64,7 @@ class Memory {
   Group group(std::uint32_t readers = 1, std::function<std::string(const Fault&)> describe = {}, bool whole = false);
 
   /// Throws Error(runtime_failure) if a wait of a kernel passed the world's limit, or a rank failed or was lost; all
-  /// waits of all groups end then, on every rank, and the memory is of no use any more.
+  /// waits of all groups end then, on every rank, and the memory cannot be used any more.
   void check();
 
   /// Ends this rank's waits, and so all ranks'. Any thread may call it while no group is made.

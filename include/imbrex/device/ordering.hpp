@@ -49,7 +49,7 @@ IMBREX_DEVICE std::uint32_t load_relaxed(const volatile void* address) {
 #endif
 }
 
-/// Behind fence_system, a release.
+/// After fence_system, a release.
 IMBREX_DEVICE void store_relaxed(void* address, std::uint32_t value) {
 #if defined(__CUDA_ARCH__)
   asm volatile("st.relaxed.sys.global.u32 [%0], %1;" ::"l"(address), "r"(value) : "memory");
@@ -58,7 +58,7 @@ IMBREX_DEVICE void store_relaxed(void* address, std::uint32_t value) {
 #endif
 }
 
-/// Behind fence_system, a release.
+/// After fence_system, a release.
 IMBREX_DEVICE void add_relaxed(void* address, std::uint32_t value) {
 #if defined(__CUDA_ARCH__)
   asm volatile("red.relaxed.sys.global.add.u32 [%0], %1;" ::"l"(address), "r"(value) : "memory");

@@ -14,7 +14,7 @@
 //
 // Late ranks. A rank whose host is late has not begun the epoch that its peers wait in. `entered` tells them: a rank
 // stores it in each epoch, and peers read it where a wait has become long. While some rank has not entered, the wait
-// may last as long as the entry limit, and the host is told once. From when all have, the limit begins anew.
+// may last as long as the entry limit, and the host is told once. From when all have, the limit starts again.
 #pragma once
 
 #include "imbrex/device/ordering.hpp"
@@ -33,7 +33,7 @@ struct alignas(64) State {
 };
 static_assert(sizeof(State) == 64 && offsetof(State, abort) == 8 && offsetof(State, readers) == 16);
 
-/// In host memory that the device writes, but for `abort`: the first wait of a rank that passed its limit. `state`
+/// In host memory that the device writes, except `abort`: the first wait of a rank that passed its limit. `state`
 /// commits: it is written last. The waiting code defines what the numbers say. Before, they are of a wait for a late
 /// rank, which `told` commits; the host clears that word.
 struct Fault {
@@ -212,8 +212,8 @@ IMBREX_DEVICE bool report(const Group& g, std::uint32_t why, Where&& where) {
 struct Cadence {
   std::uint32_t pause_after = 16;  ///< then a pause follows each; they stay far below the microsecond that a word takes
   std::uint32_t pause = 64;        ///< from GPU to GPU. Nanoseconds; 0: there is none
-  std::uint32_t look = 256;        ///< each so many: at the clock, and at the rank's own word
-  std::uint32_t ask = 256;         ///< each so many: at the host's
+  std::uint32_t look = 256;        ///< polls from one look to the next: at the clock, and at the rank's own word
+  std::uint32_t ask = 256;         ///< the same: at the host's
   bool late = true;  ///< whether a wait looks who is late to its epoch; else the limit holds from its start
 };
 

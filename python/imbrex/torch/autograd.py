@@ -219,7 +219,7 @@ def summed(
     codec: str | None,
     tolerance: float,
 ) -> Tensor:
-    """The product, summed over the ranks: the library's operator takes no tolerance, so the all-reduce comes behind."""
+    """The product, summed over the ranks: the library's operator takes no tolerance, so the all-reduce comes after."""
     expect_out_dtype(a.dtype, out_dtype)
     result: Tensor = _ops.all_reduce(torch.matmul(a, b), group, codec, tolerance)
     return result if bias is None else result + bias

@@ -35,7 +35,7 @@ def tensor_of(name: str, given: object) -> Tensor:
 
 
 def padded(bags: Bags, batches: list[int], shards: int, largest: int) -> Bags:
-    """Bags of parts that are as long as the longest, with empty bags behind each rank's own."""
+    """Bags of parts that are as long as the longest, with empty bags after each rank's own."""
     most, whole = max(batches), sum(batches)
     if bags.batch_size not in (None, whole):
         raise InvalidInput(f"batch_size = {bags.batch_size} with batches = {batches}: it must be {whole}")

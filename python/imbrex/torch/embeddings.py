@@ -224,7 +224,7 @@ class ShardedEmbeddingBag(nn.Module):
         The rank's part of the batch, [B/R, sum of dims]; collective. Takes what `exchange` returns: `bag(*bags)`.
 
         Args:
-            indices: of the bags of this rank's shards, one bag behind the other.
+            indices: of the bags of this rank's shards, one bag after the other.
             offsets: [own shards * B + 1]: the bag of shard s, in the order of `shards`, and row b of the batch begins
                 at `offsets[s * B + b]`; the last number is that of the indices.
             per_sample_weights: float32, of each index; it gets no gradient.
@@ -248,7 +248,7 @@ class ShardedEmbeddingBag(nn.Module):
         return _Lookup.apply(torch.empty(0, device=self.device, requires_grad=True), self, bags)  # type: ignore[no-any-return]
 
     def _rows(self, suffix: str = "") -> list[Array]:
-        """The tables or states as the operator takes them, which are looked at anew where they have moved."""
+        """The tables or states as the operator takes them, which are read again where they have moved."""
         found = []
         for i, name in enumerate(self._names()):
             tensor = getattr(self, name + suffix)
@@ -343,13 +343,13 @@ class ShardedEmbeddingBag(nn.Module):
         The numbers go through the group's own all-to-all, which waits for the GPU where they are on one.
 
         Args:
-            indices: of this rank's part of the batch, for all tables, one bag behind the other.
+            indices: of this rank's part of the batch, for all tables, one bag after the other.
             offsets: [tables * B/R + 1]: the bag of table t and row b of this part begins at `offsets[t * B/R + b]`.
                 Ranks may have unlike parts, or none: then each has its own number of rows for B/R.
             per_sample_weights: float32, of each index, if the module is `weighted`.
 
         Returns:
-            `Bags`, for `forward`: `bag(*bags)`. Its rows are the ranks' parts, one behind another.
+            `Bags`, for `forward`: `bag(*bags)`. Its rows are the ranks' parts, one after another.
 
         Raises:
             InvalidInput: an argument of some rank breaks a rule, on every rank.
@@ -423,7 +423,7 @@ class ShardedEmbeddingBag(nn.Module):
         return self._op.report()
 
     def close(self) -> None:
-        """Gives back what the lookups need, but for the tables, before the group's world ends. Collective."""
+        """Gives back what the lookups need, except the tables, before the group's world ends. Collective."""
         self._op.close()
 
     def extra_repr(self) -> str:

@@ -130,7 +130,7 @@ def all_gather_matmul(
         Error: a rank was lost, or a wait passed its limit.
 
     Up to three b of 16 or 32 bits that lie alike, with a bias each or none, run as one plan, with one gather and the
-    gathered A as its output; what else a list or return_gathered asks for runs as torch's own gather and products.
+    gathered A as its output; other combinations run as torch's own gather and products.
 
     Example:
         >>> y = imbrex.torch.all_gather_matmul(x, weight.t(), group)
@@ -220,9 +220,9 @@ def matmul_reduce_scatter(
         scale_a: as for `all_gather_matmul`.
         scale_b: as for `all_gather_matmul`.
         out_dtype: as for `all_gather_matmul`.
-        codec: the sum travels in codes of so many bits, as for `all_reduce`.
+        codec: the sum travels in codes of fewer bits, as for `all_reduce`.
         tolerance: with a codec, the largest error that it may cause in a sum; not with scales. The all-reduce comes
-            behind the product then.
+            after the product then.
         out: where the result goes. Not with gradients.
         rows: how many rows of the result each rank gets, M altogether: the same list on every rank. A is padded so that
             all get the largest number, in a copy.
@@ -320,9 +320,9 @@ def matmul_all_reduce(
         scale_a: as for `all_gather_matmul`.
         scale_b: as for `all_gather_matmul`.
         out_dtype: as for `all_gather_matmul`.
-        codec: the sum travels in codes of so many bits, as for `all_reduce`.
+        codec: the sum travels in codes of fewer bits, as for `all_reduce`.
         tolerance: with a codec, the largest error that it may cause in a sum; not with scales. The all-reduce comes
-            behind the product then.
+            after the product then.
         out: where the result goes. Not with gradients.
 
     Returns:

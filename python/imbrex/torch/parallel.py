@@ -227,7 +227,7 @@ class RowwiseParallel(_Split, _torchs.RowwiseParallel):
         output_layouts: Replicate(), the default: `matmul_all_reduce`; or Shard(d): each rank keeps its part of
             dimension d of the sum, by `matmul_reduce_scatter`.
         use_local_output: whether the output is a plain tensor; else a DTensor.
-        codec: the sum travels in codes of so many bits, as for `matmul_all_reduce`. Torch has none.
+        codec: the sum travels in codes of fewer bits, as for `matmul_all_reduce`. Torch has none.
         tolerance: with a codec, the largest error that it may cause in a sum.
 
     Torch's own class runs what Imbrex does not, as for `ColwiseParallel`.

@@ -165,7 +165,7 @@ def counts_of(name: str, given: Any, ranks: int) -> list[int]:
 
 
 def in_blocks(x: Tensor, dim: int, counts: list[int], length: int) -> Tensor:
-    """A copy of x with zeros behind each run of so many rows, as long as `length`; `dim` comes first in memory."""
+    """A copy of x in which zeros fill each run of rows up to `length`; `dim` comes first in memory."""
     first = x.movedim(dim, 0)
     zeros = torch.zeros((length - min(counts), *first.shape[1:]), dtype=x.dtype, device=x.device)
     parts = [part for run in torch.split(first, counts) for part in (run, zeros[: length - run.shape[0]])]

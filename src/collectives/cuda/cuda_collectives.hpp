@@ -112,8 +112,8 @@ class CudaCollectives {
   void all_reduce_rms_norm(const collectives::RmsNormOperands& operands, std::int64_t rows, std::int64_t hidden,
                            float eps, Type type, cudaStream_t stream, const RmsNormKnobs& knobs = {});
 
-  /// Blocks of `count` elements, as ExchangeKind says; sums as all_reduce's. `in` and `out` do not overlap, but
-  /// for a gather's `in` and a reduce-scatter's `out` that are a block of the other. A NaN comes
+  /// Blocks of `count` elements, as ExchangeKind says; sums as all_reduce's. `in` and `out` do not overlap, except
+  /// a gather's `in` and a reduce-scatter's `out` that are a block of the other. A NaN comes
   /// back as a NaN, not always as the same one. Made for blocks of up to a MiB; where the workspace holds no
   /// whole blocks, a call takes several epochs.
   void exchange(ExchangeKind kind, const void* in, void* out, std::int64_t count, Type type, cudaStream_t stream,
@@ -165,7 +165,7 @@ class CudaCollectives {
   /// Ends this rank's waits, whose data will not come.
   void abort() noexcept;
 
-  /// Collective, while no rank has calls under way: the workspace's memory goes back, but for the state, which counts
+  /// Collective, while no rank has calls under way: the workspace's memory goes back, except the state, which counts
   /// calls and stays on the host. Until the restore, also collective, nothing is called or replayed.
   void trim() { heap_.trim(world_); }
   void restore();

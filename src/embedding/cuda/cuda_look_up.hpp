@@ -38,7 +38,7 @@ struct LookUpPeers {
 };
 
 /// One call at a time, on streams that order them. Made and used on one GPU, the current one; all memory is the GPU's
-/// but for arrays that are named as the host's.
+/// except arrays that are named as the host's.
 class CudaLookUp {
  public:
   /// `tables.tables` is the host's. Throws Error(invalid_input) naming value and rule where they are not as bags.hpp

@@ -14,7 +14,7 @@
 namespace imbrex::embedding {
 
 /// One call at a time, on streams that order them. Made and used on one GPU, the current one; all memory is the GPU's
-/// but for arrays that are named as the host's.
+/// except arrays that are named as the host's.
 class CudaUpdate {
  public:
   /// `tables.tables` and `step.states` are the host's. Takes memory for calls of up to `most_indices`: 28 bytes each

@@ -22,7 +22,7 @@ struct UpdateTable {
   std::uint32_t dim, column;
 };
 
-/// By value into the kernels. Arrays are [count] but for those that say otherwise.
+/// By value into the kernels. Arrays are [count] except those that say otherwise.
 struct UpdateArgs {
   const UpdateTable* tables;
   const void *indices, *offsets;

@@ -93,9 +93,8 @@ std::string refusal_of_library_bias(const Problem& problem) {
 
 std::string refusal_of_turns(const Plan& plan) {
   if (runs_in_lanes(plan))
-    return "any_m = true: on GPUs operators of any M run no tiles with library collectives, as plans of strategy "
-           "signaled do, whose collectives would work in memory that alternates from call to call; leave the strategy "
-           "out";
+    return "any_m = true: plans of strategy signaled run tiles with library collectives, which on GPUs serve no "
+           "operator of any M; leave the strategy out";
   return !runs_by_libraries(plan) && has_copies(plan) ? std::string(refusal_of_copies_in_turns()) : std::string();
 }
 

@@ -220,7 +220,7 @@ Finding Graph::stuck(const std::vector<std::uint64_t>& seen, const std::vector<s
         if (!found)
           found = finding(Fault::deadlock, id,
                           fmt::format("waits for {} posts to signal {} and never sees more than {}: the tasks that "
-                                      "post the rest wait, directly or behind others in their queues, for this one",
+                                      "post the rest wait for this one, directly or after others in their queues",
                                       wait.count, wait.signal, seen[s]));
       }
       if (!waits && !found) found = finding(Fault::deadlock, id, "some rank never reaches this collective");

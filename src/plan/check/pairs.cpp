@@ -46,7 +46,7 @@ class PairFaults {
         if (wait.point == WaitPoint::load && !free_[index(place.rank)][index(wait.signal)])
           return finding(place, task,
                          fmt::format("loads beside its pair's first tile, task {}, but waits before that for signal "
-                                     "{}, to which {} posts behind a wait, a tile or a collective",
+                                     "{}, to which {} posts after a wait, a tile or a collective",
                                      first, wait.signal, late_poster(place.rank, wait.signal)));
     if (task.waits.empty()) return std::nullopt;
     for (std::size_t i = first + 1; i < place.index; ++i) {

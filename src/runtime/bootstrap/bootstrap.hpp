@@ -25,7 +25,7 @@ struct Bootstrap {
 inline constexpr std::size_t least_secret = 16;
 
 /// From the variables of the innermost launcher (imbrex launch, torchrun, Open MPI, PMI, Flux, Slurm; the first that
-/// set any of its variables, but for RANK and WORLD_SIZE=1 alone). Throws Error(invalid_input) naming the variable if
+/// set any of its variables, except RANK and WORLD_SIZE=1 alone). Throws Error(invalid_input) naming the variable if
 /// they are incomplete or contradict each other, if a launcher says the rank and not how many there are, if the launch
 /// spans hosts and nothing says where rank 0 is, or if ranks would meet over a network without IMBREX_RENDEZVOUS of
 /// `least_secret` bytes or more.

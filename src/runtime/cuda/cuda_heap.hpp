@@ -34,7 +34,7 @@ class CudaHeap final : public SymmetricHeap {
   /// when peers can reach it. Throws HeapLimit, on every rank, before anything is taken, and Error(runtime_failure)
   /// where one rank gets none: then every rank has what it had.
   std::size_t allocate_or_grow(World& world, std::size_t bytes);
-  /// Collective, while no rank's GPU touches the heap: gives memory back of which nothing is taken, but for the first
+  /// Collective, while no rank's GPU touches the heap: gives memory back of which nothing is taken, except the first
   /// piece. Addresses stay reserved.
   void give_back(World& world);
 
@@ -43,11 +43,11 @@ class CudaHeap final : public SymmetricHeap {
   /// An allocation, until it is released: a trim leaves the memory that it lies in.
   void pin(std::size_t offset) { pinned_.insert(offset); }
 
-  /// Collective, while no rank has calls under way: gives all memory back but for what is pinned, on every rank.
+  /// Collective, while no rank has calls under way: gives all memory back except what is pinned, on every rank.
   /// Addresses stay reserved, and allocations theirs; nothing may touch them until the restore.
   void trim(World& world);
   bool trimmed() const { return trimmed_; }
-  /// Collective: takes new memory at the same addresses. It is zero, but for what was kept, and where `refill` has put
+  /// Collective: takes new memory at the same addresses. It is zero, except what was kept, and where `refill` has put
   /// something else on the stream that it is given. Returns when all ranks are so far. Throws Error(runtime_failure),
   /// on every rank, where one rank gets no memory; then the heap is as trimmed as it was.
   void restore(World& world, const std::function<void(CUstream)>& refill = {});

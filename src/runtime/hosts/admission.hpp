@@ -80,7 +80,7 @@ class Admission {
   Proof world_;
   std::uint32_t port_;
   std::uint64_t descriptors_;      // that this process may have
-  Deadline closed_until_{};        // for want of descriptors
+  Deadline closed_until_{};        // there were no descriptors
   std::vector<Visitor> visitors_;  // the oldest first
   std::string turned_away_;
 };

@@ -128,7 +128,7 @@ HostPort parse_host_port(std::string_view variable, const std::string& text) {
   if (const auto bracket = text.find(']'); text.starts_with('[') && bracket != text.npos) {
     host = std::string_view(text).substr(1, bracket - 1);
     port = std::string_view(text).substr(bracket + 1);
-    IMBREX_EXPECTS(port.empty() || port.starts_with(':'), "{}='{}': behind ']' comes ':' and a port", variable, text);
+    IMBREX_EXPECTS(port.empty() || port.starts_with(':'), "{}='{}': after ']' comes ':' and a port", variable, text);
     if (!port.empty()) port.remove_prefix(1);
   } else if (std::count(text.begin(), text.end(), ':') == 1) {
     host = std::string_view(text).substr(0, text.find(':'));

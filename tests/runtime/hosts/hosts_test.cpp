@@ -14,7 +14,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-/// Every rank has found what it expected, but for one of which nothing is expected.
+/// Every rank has found what it expected, except one of which nothing is expected.
 void expect_well_but(const std::vector<Result>& results, int lost) {
   for (int rank = 0; rank < std::ssize(results); ++rank) {
     const Result& result = results[static_cast<std::size_t>(rank)];
@@ -289,7 +289,7 @@ TEST(Hosts, AddressesThatAreNone) {
                                                         {"here:70000", "port '70000' is not a number"},
                                                         {"here:", "port '' is not a number"},
                                                         {":29500", "names no host"},
-                                                        {"[::1]29500", "behind ']' comes ':' and a port"},
+                                                        {"[::1]29500", "after ']' comes ':' and a port"},
                                                         {"here:65535", "the port must be at most"}}) {
     HostsLaunch launch;
     auto starts = launch.members("ab", {"join", "4096", "2"});

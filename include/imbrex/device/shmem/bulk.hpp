@@ -24,7 +24,7 @@ namespace copies {
 
 /// By the whole block, of whole lines; its first thread returns when all has arrived.
 IMBREX_DEVICE void by_bulk(std::uint64_t to, std::uint64_t from, std::uint64_t bytes, const BulkBlock& block) {
-  // So many pieces are in the stage at once, and so many of them on their way into it.
+  // `slots` pieces are in the stage at once; `ahead` of them are on their way into it.
   constexpr std::uint32_t slots = 8, ahead = 4, head = 128;
   block.sync();  // others have written the source, and are done with the stage
   if (!is_leader(block)) return;

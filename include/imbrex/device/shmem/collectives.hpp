@@ -2,7 +2,7 @@
 // that does not come ends everybody's wait, as all waits do, and the call returns false.
 //
 // Each call has a number, which members count for themselves. A member tells another by storing the number in its
-// TeamState, behind a fence, and waits until it has been told. Nothing is reset, so graphs replay.
+// TeamState, after a fence, and waits until it has been told. Nothing is reset, so graphs replay.
 #pragma once
 
 #include "imbrex/device/shmem/context.hpp"
@@ -22,7 +22,7 @@ IMBREX_DEVICE std::uint64_t begin(const Team& team, const G& group) {
   return call;
 }
 
-/// Tells members `first`, ... below `end`, behind what the group stored.
+/// Tells members `first`, ... below `end`, after what the group stored.
 template <typename Transport, ThreadGroup G>
 IMBREX_DEVICE void tell(Context<Transport>& context, const Team& team, std::uint64_t call, std::uint32_t first,
                         std::uint32_t end, const G& group) {

@@ -74,7 +74,7 @@ class Context {
     group.sync();
   }
 
-  /// The data is there behind a quiet.
+  /// The data is there after a quiet.
   template <Scalar T, ThreadGroup G = Thread>
   IMBREX_DEVICE void get_nbi(T* to, const T* from, std::uint64_t count, std::uint32_t pe, const G& group = {}) {
     if (checked(from, count, pe)) transport_.get_nbi(handle_, to, from, count, pe, group);
@@ -90,7 +90,7 @@ class Context {
     return checked(from, 1, pe) ? transport_.get_one(handle_, from, pe) : T{};
   }
 
-  /// `count` elements, each so many elements behind the one before it.
+  /// `count` elements, with strides in elements.
   template <Scalar T, ThreadGroup G = Thread>
   IMBREX_DEVICE void iput(T* to, const T* from, std::uint64_t to_stride, std::uint64_t from_stride, std::uint64_t count,
                           std::uint32_t pe, const G& group = {}) {
@@ -110,7 +110,7 @@ class Context {
 
   // ------------------------------------------------------------------------------------------------- signals
 
-  /// A put, and behind its data the signal. Nothing is signalled once a wait of any PE has given up.
+  /// A put, and after its data the signal. Nothing is signalled once a wait of any PE has given up.
   template <Scalar T, ThreadGroup G = Thread>
   IMBREX_DEVICE void put_signal(T* to, const T* from, std::uint64_t count, Signal* signal, Signal value,
                                 SignalOperation operation, std::uint32_t pe, const G& group = {}) {

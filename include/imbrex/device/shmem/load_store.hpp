@@ -4,7 +4,7 @@
 // that stand for the same place in a peer's, and does nothing else: ranges, waits and what is left out of OpenSHMEM are
 // left to its users. All threads of a group make a call together; it returns, to each, when its own share of a put is
 // issued and the source may be written again, or its share of a get is there. The forms `_nbi` return sooner: only
-// behind a quiet may the source of their put be written, and is the data of their get there. A transport that says
+// after a quiet may the source of their put be written, and is the data of their get there. A transport that says
 // `orders_signals` has put_signal and put_signal_nbi besides, which need no fence between data and signal.
 #pragma once
 
@@ -169,7 +169,7 @@ class LoadStore {
     words::store_pair(pointer(handle, static_cast<std::byte*>(to), pe), pair);
   }
 
-  /// By one thread, behind a fence: the signal.
+  /// By one thread, after a fence: the signal.
   IMBREX_DEVICE void signal(const Handle& handle, Signal* to, Signal value, SignalOperation operation,
                             std::uint32_t pe) {
     if (operation == SignalOperation::set)

@@ -2,7 +2,7 @@
 Whether all ranks put an operator in place of a collective: agreed upon at the first call of a place in a graph.
 
 What the pass finds follows from a rank's own graph, which need not be the other ranks': one of them may use a product
-once more, or run without torch.compile. So a first call is torch's own collective, which no rank waits for in vain:
+once more, or run without torch.compile. So a first call is torch's own collective, which every rank reaches:
 
 1. Before it, each rank that could run Imbrex' operator writes what it would run into the group's store, with the number
    that torch gives the collective in the group's order, and waits until it is there. A rank that could not writes

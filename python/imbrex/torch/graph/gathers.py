@@ -111,7 +111,7 @@ def matched(gather: Node) -> tuple[Node, int, list[tuple[Node, Product]], bool, 
         else:
             is_used = True
     if not taken:
-        raise Unfit("the product's other factor is made behind the gather, by what cannot move")
+        raise Unfit("the product's other factor is made after the gather, by what cannot move")
     return whole, dim, taken, is_used, [*moved]
 
 

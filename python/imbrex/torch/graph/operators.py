@@ -269,7 +269,7 @@ def _all_gather(
     """
     The gathered rows, if they are kept, and their product with each B.
 
-    Where `batch` is not 1, `a` holds so many blocks, of which each is gathered by itself.
+    Where `batch` is not 1, `a` holds that many blocks, each of which is gathered by itself.
     """
     name, ranks = "all_gather_matmul", size_of(group)
     flat = a.reshape(-1, a.shape[-1])

@@ -2,7 +2,7 @@
 The pass over graphs that torch.compile makes under the drop-in, forward or backward, before Inductor's own.
 
 It looks for products of what is gathered, for sums of products that an all-reduce or a reduce-scatter takes, and for
-the norm behind an all-reduce. It replaces them by one operator of the namespace `imbrex_graph`.
+the norm after an all-reduce. It replaces them by one operator of the namespace `imbrex_graph`.
 """
 
 from __future__ import annotations

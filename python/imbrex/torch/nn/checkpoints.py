@@ -161,7 +161,7 @@ def as_part(given: Tensor, part: Part, like: Tensor) -> Tensor:
 
 
 def as_stack(state: Tensor, part: Part, parameter: Tensor) -> DTensor:
-    """What an optimizer keeps of a parameter in a shape of its own: the ranks' one behind another, [ranks, ...]."""
+    """What an optimizer keeps of a parameter in a shape of its own: the ranks' one after another, [ranks, ...]."""
     if isinstance(state, DTensor) or isinstance(parameter, DTensor):
         raise InvalidInput(
             f"{part.owner} has shape {tuple(state.shape)}: a state of a layer that FSDP shards must have "

@@ -231,7 +231,7 @@ class RowParallelLinear(_Parallel):
         sequence_parallel: whether each rank keeps its part of the sequence; otherwise each gets all of it.
         sequence_dim: the dimension of the output that is split.
         bias: whether the sum gets a bias, the same on every rank; not given: with a `config` only.
-        codec: the sum travels in codes of so many bits, as for `matmul_all_reduce`.
+        codec: the sum travels in codes of fewer bits, as for `matmul_all_reduce`.
         tolerance: with a codec, the largest error that it may cause in a sum.
         device: of the parameters.
         dtype: of the parameters.

@@ -29,7 +29,7 @@ struct QuantizedArgs {
   void* out;
   std::uint64_t count;         ///< values
   std::uint32_t value_blocks;  ///< of quantized_block_values values, those that fill up the last group included
-  std::uint32_t piece;         ///< but for one_shot: of the same, of each rank's part; whole groups of both codecs
+  std::uint32_t piece;         ///< except one_shot: of the same, of each rank's part; whole groups of both codecs
   std::uint32_t span;          ///< value blocks of a chunk, in whole warps
   std::uint32_t chunks;        ///< that each block deals with
   std::uint32_t slots;         ///< chunks that a block's slots hold

@@ -188,7 +188,7 @@ __device__ __forceinline__ codec::Planes load_planes(const Codec& c, const Quant
   return planes;
 }
 
-/// A group's step and offset as on the wire; but for fp32, both in the first word, the offset in its upper half.
+/// A group's step and offset as on the wire; except fp32, both in the first word, the offset in its upper half.
 struct GroupWords {
   std::uint32_t scale, offset;
 };

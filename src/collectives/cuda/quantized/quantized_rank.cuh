@@ -84,7 +84,7 @@ __device__ __forceinline__ bool count_posts(const Comm& c, std::uint32_t before,
 __device__ __forceinline__ std::uint32_t next_rank(const Comm& c) { return c.rank + 1 < c.ranks ? c.rank + 1 : 0; }
 __device__ __forceinline__ std::uint32_t previous_rank(const Comm& c) { return c.rank != 0 ? c.rank - 1 : c.ranks - 1; }
 
-/// What this rank's block posts after a stage of a ring: to the next rank, but for the last one, which sends nothing.
+/// What this rank's block posts after a stage of a ring: to the next rank, except the last one, which sends nothing.
 __device__ __forceinline__ std::uint32_t* ring_counter(const Comm& c, std::uint32_t stage) {
   const bool last = stage + 2 == 2 * c.ranks;
   return &state_of(c, last ? previous_rank(c) : next_rank(c)).ring[stage][blockIdx.x];

@@ -7,7 +7,7 @@
 //   0                 code the own part of piece r - 1 into the next rank's slots
 //   1 ... R - 2       decode what came of piece r - 1 - s, add the own part, code it into the next rank's slots
 //   R - 1             the same for piece r, the own one, with the codec of the sums
-//   R ... 2 R - 2     decode the sums of piece r - (s - R + 1) into the output, pass them on but for the last
+//   R ... 2 R - 2     decode the sums of piece r - (s - R + 1) into the output, pass them on except the last
 //
 // Posts as in quantized_rank.cuh, but to the next rank only, one counter a stage; that of the last stage goes back to
 // the previous rank, since the chunk's slots are free. What codings may have cost on the way goes with the codes: one

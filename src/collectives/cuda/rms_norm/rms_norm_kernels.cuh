@@ -234,7 +234,7 @@ class RowWork {
   std::uint32_t group_, thread_, turn_ = 0;
   bool single_;               ///< a row is one strip
   bool well_;                 ///< nothing is sent otherwise
-  uint4 weight_[strip] = {};  ///< of a single strip, but for fp32_weight
+  uint4 weight_[strip] = {};  ///< of a single strip, except fp32_weight
 };
 
 /// Slots: [source][row][packet].

@@ -30,7 +30,7 @@ int workers_of(const GemmKernel& kernel, int device, const World& world);
 
 class CudaPool : public std::enable_shared_from_this<CudaPool> {
  public:
-  /// Collective, of the same needs on every rank but for the tables'; the device is selected and idle. Others of its
+  /// Collective, of the same needs on every rank except the tables'; the device is selected and idle. Others of its
   /// arguments outlive it. Then all ranks meet before any of them runs a plan.
   CudaPool(World& world, runtime::CudaHeap& heap, StreamCalls& calls, runtime::FaultPool& faults, int device,
            const PoolNeeds& needs, const CudaOptions& options);

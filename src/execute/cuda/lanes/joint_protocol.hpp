@@ -15,7 +15,7 @@
 
 namespace imbrex::cuda {
 
-/// In host memory that the device writes, but for `ended`.
+/// In host memory that the device writes, except `ended`.
 struct LaneRecord {
   volatile std::uint64_t under_way;  ///< of each step that began: see step_word; 0: none has
   volatile std::uint32_t ended;      ///< the host's word that libraries run nothing more

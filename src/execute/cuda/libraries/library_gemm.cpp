@@ -36,7 +36,7 @@ struct PreferenceDelete {
 
 }  // namespace
 
-// The library's matrices lie by columns: it is given the transposes, out' = B' A', which need no transposing but for B
+// The library's matrices lie by columns: it is given the transposes, out' = B' A', which need no transposing except B
 // by columns. Its A is our B, then.
 LibraryGemm::LibraryGemm(cublasLtHandle_t handle, const LibraryShape& shape, const LibraryAlgorithm& wanted)
     : handle_(handle),

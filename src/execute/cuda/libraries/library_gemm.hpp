@@ -15,7 +15,7 @@
 
 namespace imbrex::cuda {
 
-/// Row-major matrices, but for B where it lies by columns, `pitch` elements from row to row, `step` elements from
+/// Row-major matrices, except B where it lies by columns, `pitch` elements from row to row, `step` elements from
 /// one of the batch to the next. All of the batch share B. Alignments, in bytes, are those of the addresses that launch
 /// will be given.
 struct LibraryShape {

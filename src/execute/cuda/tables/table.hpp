@@ -124,7 +124,7 @@ struct QueueSpan {
 };
 inline constexpr int max_compute_queues = 4;
 
-/// Behind each rank's device::State: what copy engines take part in. Zero at first, but for `turns`.
+/// After each rank's device::State: what copy engines take part in. Zero at first, except `turns`.
 struct alignas(64) CopyState {
   std::uint32_t turns[2];  ///< by epoch % 2: epoch / copies + 1, the flag that a copy engine copies after its data
   std::uint32_t arrivals;  ///< epochs that ranks skipped, one addition of each rank for each; see epoch.hpp

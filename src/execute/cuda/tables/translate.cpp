@@ -131,7 +131,7 @@ class Translation {
   void add_waits(TaskEntry& entry, const Task& task) {
     entry.waits = narrow<std::uint32_t>(table_.waits.size(), "waits");
     if (task.waits.empty()) return;
-    // In the order of the task, but for the points that they stand at and, of loads, their columns.
+    // In the order of the task, except the points that they stand at and, of loads, their columns.
     const auto add = [&](WaitPoint point) {
       const std::size_t begin = table_.waits.size();
       for (const Wait& wait : task.waits)

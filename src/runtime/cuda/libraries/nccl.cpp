@@ -169,7 +169,7 @@ void Communicator::abort(const std::vector<Communicator*>& communicators) noexce
           on_a_thread(c->device_, std::packaged_task<ncclResult_t()>([comm] { return nccl().abort(comm); })));
     }
     for (const auto& end : ends) end.wait_until(limit);
-  } catch (const std::exception&) {  // no thread to be had: communicators are left as they are
+  } catch (const std::exception&) {  // there is no thread: communicators are left as they are
   }
 }
 

@@ -27,7 +27,7 @@ using Clock = std::chrono::steady_clock;
 constexpr std::size_t most_flights = 256;      // that a PE has under way to others
 constexpr std::size_t most_credits = 64;       // requests of one PE that another takes in
 constexpr std::size_t most_piece = 1u << 30;   // bytes of one write or read
-constexpr std::uint8_t answer = 0xff;          // in the place of a verb
+constexpr std::uint8_t answer = 0xff;          // instead of a verb
 constexpr double word_of_world = 2;            // seconds that the world has to say why a peer is gone
 constexpr std::uint32_t looks_at_clock = 256;  // polls between them
 

@@ -21,7 +21,7 @@ inline constexpr std::uint32_t largest_move = 1u << 22;
 
 /// Numbers of the templates that every ring has. Atomic operations: `first_atomic` + 4 x operation + type.
 enum class Standard : std::uint16_t {
-  fence,       ///< what follows to the PE takes effect behind all that comes before; for wires that keep no order
+  fence,       ///< what follows to the PE takes effect after all that comes before; for wires that keep no order
   fence_all,   ///< to any PE
   put,         ///< here, bytes
   put_signal,  ///< the same, and an extension: the signal

@@ -1,6 +1,6 @@
 // The transport for PEs of several hosts: loads and stores to those whose memory is mapped, rings to the others.
 //
-// Atomic operations and signals that are added to all go by rings, so that they are atomic to each other from
+// Atomic operations and signals that are added to all go through rings, so that they are atomic to each other from
 // every PE; those to a near PE wait until they are done, so that what follows a fence may be a store.
 #pragma once
 

@@ -1,9 +1,9 @@
 // The transport by rings: a kernel's put is one store of 16 bytes to a ring of its context, in memory of the host; a
 // thread of the host moves the bytes, to any PE that its wire reaches. docs/dev/shmem-ring.md explains.
 //
-// All goes by the ring, in its order: the host's thread keeps it to each PE, also for atomic operations, signals and
-// single elements. So nothing waits between data and its signal, and a fence costs nothing, or a slot where the wire
-// keeps no order. Atomic operations are the host thread's, and atomic to each other.
+// All goes through the ring, in its order: the host's thread keeps it to each PE, also for atomic operations, signals
+// and single elements. So nothing waits between data and its signal, and a fence costs nothing, or a slot where the
+// wire keeps no order. Atomic operations are the host thread's, and atomic to each other.
 //
 // Flow. `posted` counts slots that threads took; the host tells how many it has read, and how many are complete. A
 // thread looks over the bus only where the ring was full when it last looked, and where it waits for completion. Every
@@ -37,8 +37,8 @@ struct alignas(64) Shared {
   std::byte* stage;  ///< in the heap: `stage_bytes` of the endpoint
   std::uint32_t log_slots;
   std::uint32_t posted;    ///< slots that threads took
-  std::uint32_t room;      ///< so many may be taken, by what was last seen
-  std::uint32_t complete;  ///< so many are complete, by what was last seen
+  std::uint32_t room;      ///< slots that may be taken, by what was last seen
+  std::uint32_t complete;  ///< slots that are complete, by what was last seen
   std::uint32_t lock;      ///< of the thread that has the stage
   std::uint32_t looking;   ///< of the thread that looks over the bus
 };
@@ -170,7 +170,7 @@ class Transport {
     }
   }
 
-  /// The signal is never seen before the value: one is stored behind the other.
+  /// The signal is never seen before the value: one is stored after the other.
   IMBREX_DEVICE void put_pair(const Handle& handle, void* to, words::Pair pair, std::uint32_t pe) {
     post(handle, operand_slot(number_of<Standard::put_pair>(), pe, offset(handle, to), pair.first),
          extension_slot(pair.second));
@@ -183,7 +183,7 @@ class Transport {
     post(handle, operand_slot(number, pe, offset(handle, to), value));
   }
 
-  /// A put that the host's Rings::add registered, and its signal, of this value: one slot. By one thread, behind a
+  /// A put that the host's Rings::add registered, and its signal, of this value: one slot. By one thread, after a
   /// barrier with those that wrote the data, which stays until a quiet.
   IMBREX_DEVICE void put_registered(const Handle& handle, std::uint32_t number, Signal value, std::uint32_t pe) {
     fence_for_host();
@@ -439,7 +439,7 @@ class Transport {
 
 namespace imbrex::shmem {
 
-/// For `Context<Ring>`: everything goes by the ring.
+/// For `Context<Ring>`: everything goes through the ring.
 using Ring = ring::Transport<>;
 /// The ring of contexts that one thread of a kernel posts to.
 using OwnRing = ring::Transport<ring::Sharing::one>;
