@@ -7,9 +7,9 @@
 
    A function that can fail returns a status; what it has made goes to its last argument, which receives NULL where it
    fails. The text of the error is imbrex_error_message()'s. Null pointers and numbers that no enumeration has are
-   refused like any other bad argument, with IMBREX_INVALID_INPUT: by every rank where one is refused in the making of
-   an operator or collective, and as ops.hpp tells where it is refused in a call. Only without its object, a function
-   fails on this rank alone. */
+   refused like any other bad argument, with IMBREX_INVALID_INPUT. In the making of an operator or collective, every
+   rank refuses; in a call, ops.hpp tells which ranks do. A function fails on this rank alone only if its object is
+   missing. */
 #ifndef IMBREX_C_H
 #define IMBREX_C_H
 

@@ -141,12 +141,13 @@ struct AllReduceRmsNormOptions {
 ///     x   = sum over the ranks of in, plus residual      fp32, by rank number, then the residual; rounded once
 ///     out = x / sqrt(mean(x^2) + eps) * weight           of x as rounded; fp32; rounded once
 ///
-/// Nothing between x and out is rounded to the rows' type. The weight is of that type or, as many models keep it, fp32;
-/// one of two bytes is widened to fp32, which changes no value, so that the same values give the same bits in both.
+/// Nothing between x and out is rounded to the rows' type. The weight is of that type, or fp32, as many models keep it.
+/// A weight of two bytes is widened to fp32, which changes no value. So the same values give the same bits in both
+/// types.
 ///
-/// The same bits on all ranks, in every run, on CPU and GPU, whichever the algorithm, and whatever the number of rows:
-/// the squares are added in an order that depends on `hidden` and the type only (docs/all-reduce.md). Squares that
-/// overflow fp32 give what IEEE 754 gives; any NaN may come back as another.
+/// Results have the same bits on all ranks, in every run, on CPU and GPU, for every algorithm and number of rows. The
+/// squares are added in an order that depends on `hidden` and the type only (docs/all-reduce.md). Squares that overflow
+/// fp32 give what IEEE 754 gives; any NaN may come back as another.
 ///
 /// Operands: "in", this rank's part; "residual", added to the sum over the ranks, which may be left out; "weight",
 /// `hidden` elements of `weight_type`; "residual_out" and "out". All but "weight" are rows x hidden of the object's

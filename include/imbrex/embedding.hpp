@@ -68,17 +68,18 @@ struct EmbeddingReport {
 /// What is written, "out" or in an update rows and states, shares no byte with another operand; rows may interleave.
 /// A rank without shards has "out" only. Shards of one table look the same bags up, so their ranks give the same ones.
 /// B is the call's, up to the shape's, the same on every rank. An update takes "gradients", shaped as "out", instead of
-/// "out", and of row_wise_adagrad "states0", ..., [rows] in fp32, after the rows: a shard of columns has states of its
-/// own, by the mean over these columns.
+/// "out". row_wise_adagrad also takes "states0", ..., [rows] in fp32, after the rows. A shard of columns has its own
+/// states, from the mean over these columns.
 ///
-/// Rows of a bag are added in the order of its indices, in fp32, and the sum is rounded once; a row's gradients are
-/// added in an order that depends on nothing but the bags (docs/embedding.md). So results, and tables after updates,
-/// are the same bits from run to run, on CPU and GPU, and whatever the strategy.
+/// Rows of a bag are added in the order of its indices, in fp32, and the sum is rounded once. A row's gradients are
+/// added in an order that depends on the bags only (docs/embedding.md). So results, and tables after updates, are the
+/// same bits from run to run, on CPU and GPU, and whatever the strategy.
 ///
 /// What does not fit, an index of no row (unless ignored), an offset that decreases or leaves the indices, is found
-/// whatever the numbers are. On the CPU every rank's call throws Error(invalid_input) that names the rank, table, bag,
-/// position, value and rule, and nothing has been changed; so it does for any operand that one rank refuses, and the
-/// operator stays usable. On GPUs a call does what it does where they are ignored, and the next report() throws that.
+/// whatever the numbers are. On the CPU every rank's call then throws Error(invalid_input), which names the rank,
+/// table, bag, position, value and rule. Nothing has been changed, and the operator stays usable. The same happens for
+/// any operand that one rank refuses. On GPUs a call does what it does where they are ignored, and the next report()
+/// throws that.
 class EmbeddingAllToAll {
  public:
   /// Strategies are sequential and decomposed, for which every rank needs a shard, and fused; not set: fused where

@@ -140,8 +140,9 @@ struct Machine {
   bool operator==(const Machine&) const = default;
 };
 
-/// Throws Error(invalid_input) naming the constant and the rule: rates and counts are positive, times are not
-/// negative, ratios lie in (0, 1], no value is NaN, curves are as Curve says, at least one type and one tile shape.
+/// Throws Error(invalid_input), which names the constant and the rule, if a rule is broken. Rates and counts are
+/// positive, times are not negative, ratios lie in (0, 1], no value is NaN, and curves are as Curve says. There is at
+/// least one type and one tile shape.
 void validate(const Machine& machine);
 
 /// Changes the constant at `place`, as a machine file names it: "links.latency", "compute.sm_rate.bf16",

@@ -33,10 +33,10 @@ struct NpyHeader {
 inline constexpr std::size_t npy_header_limit = 12 + 65536;
 
 /// Reads the header from `start`, the first min(file_bytes, npy_header_limit) bytes of a file of `file_bytes` bytes.
-/// Accepts format versions 1.0, 2.0 and 3.0, float32 and float16 in little-endian order, uint8 as the bits of e4m3, or
-/// where integers are expected int32 and int64, C order, one or two dimensions, and exactly as much data as the shape
-/// asks for. Throws Error(invalid_input) naming `file` and the broken rule on anything else; allocates nothing that
-/// depends on the shape.
+/// Accepts format versions 1.0, 2.0 and 3.0, C order, one or two dimensions, and exactly as much data as the shape
+/// says. Elements are float32 and float16 in little-endian order, and uint8 as the bits of e4m3; where integers are
+/// expected, int32 and int64. Throws Error(invalid_input) naming `file` and the broken rule on anything else; allocates
+/// nothing that depends on the shape.
 NpyHeader parse_npy_header(std::string_view start, std::uint64_t file_bytes, const std::string& file,
                            NpyValues values = NpyValues::elements);
 

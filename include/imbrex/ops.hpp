@@ -77,15 +77,15 @@ struct OperatorOptions {
 /// refuses its own, every rank throws, naming the rank and the field.
 ///
 /// With GemmShape::any_m, the rows of "a" say what M a call has, which is the same on every rank. No call needs a
-/// collective set-up: each rank makes the plan of an M when a call first has it, which takes a simulated run of every
-/// candidate unless strategy and knobs are given, and keeps the plans of the 32 M called last; on GPUs as long as their
-/// tables have room. They share memory, which is there when the operator is made: enough for the plans of `m`, a half
-/// of it, a quarter and so on, on GPUs of seven M between two of these, too. There, all operators of any M of a world
-/// share one, as large as the largest needs, and where the plan of another M takes more, that of a larger M runs. On
-/// the CPU, and where none serves, the call takes never used memory of the symmetric heap, and throws
+/// collective set-up. Each rank makes the plan of an M when a call first has it. That takes a simulated run of every
+/// candidate, unless strategy and knobs are given. Each rank keeps the plans of the 32 M called last, on GPUs if their
+/// tables have room. Plans share memory, which is there when the operator is made. It suffices for the plans of `m`, a
+/// half of it, a quarter and so on; on GPUs also for seven M between two of these. There, all operators of any M of a
+/// world share one, as large as the largest needs, and where the plan of another M takes more, that of a larger M runs.
+/// On the CPU, and where none serves, the call takes never used memory of the symmetric heap, and throws
 /// Error(runtime_failure) on every rank where it is full; the operator stays usable. An M above `m`, or one that does
-/// not divide by the ranks, is refused as operands are. Where the ranks' M differ, those that do not have the M of the
-/// rank which came first refuse the call and name both; it ends with Error(invalid_input) on every rank, as calls do
+/// not divide by the ranks, is refused as operands are. If the ranks' M differ, ranks without the M of the rank that
+/// came first refuse the call and name both. The call ends with Error(invalid_input) on every rank, like every call
 /// that some ranks refuse.
 ///
 /// On GPUs an operator of any M runs fused plans that store what they send, and plans of libraries: those of copy
@@ -102,9 +102,9 @@ struct OperatorOptions {
 /// is captured.
 ///
 /// Calls throw Error(invalid_input) for operands that do not fit, or that overlap in another way, naming operand, value
-/// and rule, before anything is launched. What only some ranks refuse fails on all, with their reason, and the next
-/// call is a call like any other: a rank that had queued its call on a GPU gets the error after its next call, or from
-/// check or synchronize; what that call wrote means nothing.
+/// and rule, before anything is launched. A call that only some ranks refuse fails on all, with their reason, and the
+/// next call works. A rank that had queued its call on a GPU gets the error after its next call, or from check or
+/// synchronize. What the refused call wrote means nothing.
 class GemmOperator {
  public:
   ~GemmOperator();

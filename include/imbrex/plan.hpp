@@ -226,11 +226,13 @@ enum class Backend : std::uint8_t {
 /// One rank's part in a collective over R ranks of the plan's, all of them or those of `ranks`. Regions span
 /// whole rows of their buffers, and of operands none whose leading dimension leaves gaps, so they are contiguous;
 /// `from` and `to` do not overlap. Parts are numbered by the order of the R ranks; h is the rows of one part:
-///   all_gather      from: h rows      to: R*h rows, part s from the rank at place s
-///   reduce_scatter  from: R*h rows    to: h rows, the sum of part `own place` over the ranks
-///   all_reduce      from: h rows      to: h rows, elsewhere
-///   all_to_all      from: R*h rows, part d to the rank at place d    to: R*h rows, part s from the one at place s
-///   send_receive    from: h rows, to rank `send_to`                  to: h rows, from rank `receive_from`
+///
+///     all_gather      from: h rows      to: R*h rows, part s from the rank at place s
+///     reduce_scatter  from: R*h rows    to: h rows, the sum of part `own place` over the ranks
+///     all_reduce      from: h rows      to: h rows, elsewhere
+///     all_to_all      from: R*h rows, part d to the rank at place d    to: R*h rows, part s from the one at place s
+///     send_receive    from: h rows, to rank `send_to`                  to: h rows, from rank `receive_from`
+///
 /// Sums accumulate in fp32, in rank order; NCCL's in the regions' type, in its own. All parts with the same `group`
 /// form one collective, which completes only after every rank that it joins has reached it. A part of a send_receive
 /// may complete before: once the rank that it receives from has reached it. The CPU executor runs both backends alike.
@@ -252,9 +254,9 @@ struct Collective {
 enum class WorkKind : std::uint8_t {};
 
 /// A block of results that are no product: rows x cols as its kind says, which also says what they are, what they cost
-/// and how they come about. `shares` tasks of a rank that differ in `share` alone are one block, and each of them is
-/// that part of it that it finds when it runs, such as the bags that make up its share of the bytes: their stores count
-/// as one write, which is complete once all of them have posted.
+/// and how they come about. `shares` tasks of a rank that differ in `share` alone are one block. Each task is the part
+/// that it finds when it runs, such as the bags that make up its share of the bytes. Their stores count as one write,
+/// which is complete once all of them have posted.
 struct Block {
   WorkKind kind{};
   std::vector<Region> reads;  ///< what it reads that tasks write, or the caller gives: all of it, from the start
@@ -286,8 +288,8 @@ enum class Engine : std::uint8_t {
 ///
 /// Workers that come in pairs take the queue's tasks in its order, two at once where Task::mate says so: a task that
 /// forms a pair with a later one brings that one forward. A pair is two tasks of one kind; each ends by itself. Two
-/// tiles of a pair have the same `b` and the same columns of their A, which they load together; where both add slots,
-/// they add as many, and both some of fp32 or both none. A task is in one pair at most. An executor may ignore a
+/// tiles of a pair have the same `b` and the same columns of their A, which they load together. If both add slots, they
+/// add equally many, and both add fp32 slots or neither does. A task is in one pair at most. An executor may ignore a
 /// queue's pairs, all of them, and then takes its tasks one by one.
 enum class ClusterMode : std::uint8_t {
   any,      ///< as the executor likes, but not share_k

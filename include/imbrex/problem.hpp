@@ -14,27 +14,28 @@
 namespace imbrex {
 
 /// The computation and the collective that depends on it. R is the number of ranks; shapes are per rank.
-///   all_gather_gemm      A: M/R x K, B: K x N/R  ->  M x N/R     (A gathered over the ranks, then multiplied)
-///   gemm_reduce_scatter  A: M x K/R, B: K/R x N  ->  M/R x N     (products summed over ranks, rows split)
-///   gemm_all_reduce      A: M x K/R, B: K/R x N  ->  M x N       (products summed over ranks)
-///   gemm_all_to_all      A: M x K,   B: K x N    ->  M x N       (row block d of rank s's product goes to rank d,
-///                                                                 which holds the blocks ordered by source)
+///
+///     all_gather_gemm      A: M/R x K, B: K x N/R  ->  M x N/R     (A gathered over the ranks, then multiplied)
+///     gemm_reduce_scatter  A: M x K/R, B: K/R x N  ->  M/R x N     (products summed over ranks, rows split)
+///     gemm_all_reduce      A: M x K/R, B: K/R x N  ->  M x N       (products summed over ranks)
+///     gemm_all_to_all      A: M x K,   B: K x N    ->  M x N       (row block d of rank s's product goes to rank d,
+///                                                                   which holds the blocks ordered by source)
+///
 /// Operators that multiply no matrices have numbers after these, such as embedding_all_to_all.
 ///
-/// With a bias, a row of elements as wide as the output is added to each of its rows: for all_gather_gemm each rank's
-/// own, for gemm_reduce_scatter and gemm_all_reduce one that is the same on every rank, once, after the sum over the
-/// ranks; for gemm_all_to_all each rank's own to its product, as to any linear layer's, before the blocks go out.
-/// With type e4m3, A and B hold 8-bit floats; the bias and the output are bf16.
-/// all_gather_gemm may multiply the A that it has gathered once by several matrices B, each with a bias and an output
-/// of its own (q, k and v; gate and up), and may give the gathered A as an output, too: M x K.
+/// With a bias, a row of elements as wide as the output is added to each of its rows. all_gather_gemm adds each rank's
+/// own. gemm_reduce_scatter and gemm_all_reduce add one that is the same on every rank, once, after the sum over the
+/// ranks. gemm_all_to_all adds each rank's own to its product before the blocks go out. With type e4m3, A and B hold
+/// 8-bit floats; the bias and the output are bf16. all_gather_gemm may multiply one gathered A by several matrices B,
+/// each with its own bias and output (q, k and v; gate and up). It may also give the gathered A, M x K, as an output.
 enum class Operator : std::uint8_t { all_gather_gemm, gemm_reduce_scatter, gemm_all_reduce, gemm_all_to_all };
 
-/// Every rank looks up the bags of the global batch in its own tables, and each ends with its part of the batch for all
+/// Every rank looks up the bags of the global batch in its own tables. Each ends with its part of the batch for all
 /// tables, side by side: batch/R x the columns of all (see Tables).
 inline constexpr Operator embedding_all_to_all{4};
 
-/// What an e4m3 problem multiplies its products by, in fp32, before they are rounded, added to anything or sent:
-/// element (r, c) of a rank's product becomes a_scale[r] * b_scale[c] * sum over k of a[r][k] * b[k][c]. Every rank has
+/// Scales of an e4m3 problem. They multiply products in fp32, before these are rounded, added to anything or sent.
+/// Element (r, c) of a rank's product becomes a_scale[r] * b_scale[c] * sum over k of a[r][k] * b[k][c]. Every rank has
 /// scales of its own A and B; all_gather_gemm gathers those of A with its rows.
 enum class Scales : std::uint8_t {
   none,    ///< all are 1
@@ -103,8 +104,8 @@ struct Problem {
   bool operator==(const Problem&) const = default;
 };
 
-/// Per-rank shapes of A, B, the output, and of the GEMM that one rank computes (rows x cols, over `depth`); scales are
-/// fp32, a column of A's and a row of B's, empty where there are none. Where there are several B, `b` and `out` are the
+/// Per-rank shapes of A, B, the output, and of the GEMM that one rank computes (rows x cols, over `depth`). Scales are
+/// fp32: a column for A and a row for B, empty if there are none. Where there are several B, `b` and `out` are the
 /// first one's, and `product` has the columns of all.
 struct RankShapes {
   Extent a, b, out, product;
@@ -112,11 +113,11 @@ struct RankShapes {
   Extent a_scale{}, b_scale{};
 };
 
-/// Throws Error(invalid_input) naming the value and the rule, if a size is not from 1 to 2^31 - 1, a sharded dimension
-/// does not divide by the ranks, ranks is outside 1..max_ranks, there are scales of another type than e4m3, b_layout is
-/// fragment or, of e4m3, not the default, or another operator than all_gather_gemm, or one with scales, has several B,
-/// or a leading dimension is neither 0 nor from the length of a rank's row to 2^31 - 1, or a packed output is that of
-/// another operator than gemm_all_reduce, has a leading dimension, or blocks whose columns do not divide N.
+/// Throws Error(invalid_input), which names the value and the rule, if a rule is broken. Sizes are from 1 to 2^31 - 1,
+/// and ranks from 1 to max_ranks. Sharded dimensions divide by the ranks. Only e4m3 has scales, and its b_layout is the
+/// default; b_layout is never fragment. Only all_gather_gemm without scales has several B. A leading dimension is 0, or
+/// from the length of a rank's row to 2^31 - 1. Only gemm_all_reduce has a packed output, without a leading dimension,
+/// in blocks whose columns divide N.
 void validate(const Problem& problem);
 
 /// Shapes per rank; `problem` must be valid, and its operator one that multiplies matrices.

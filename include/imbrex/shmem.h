@@ -1,9 +1,9 @@
 /* OpenSHMEM 1.6's C names, for C11 and C++, over a symmetric heap in this host's memory or on GPUs. docs/shmem-names.md
    tells what is left out. Link imbrex::shmem, and start PEs by `imbrex launch` or another launcher that Imbrex knows.
 
-   A call that cannot be done right ends all PEs: this one prints, as "imbrex: PE 2: shmem_int_put: PE 9: PEs are 0 to
-   3", which call broke which rule, and exits with 2 where an argument was wrong, else with 3; the others name the first
-   failure and exit with 3. Waits last as long as IMBREX_WAIT_LIMIT says. One thread of a PE calls at a time.
+   A call that cannot be done right ends all PEs. This one prints which call broke which rule, as in "imbrex: PE 2:
+   shmem_int_put: PE 9: PEs are 0 to 3". It exits with 2 if an argument was wrong, else with 3. The others name the
+   first failure and exit with 3. Waits last as long as IMBREX_WAIT_LIMIT says. One thread of a PE calls at a time.
 
    In this file TYPE and NAME are a type and its name in functions: float and float, long long and longlong. Functions
    of BOTH are there twice: shmem_int_put(...), and shmem_ctx_int_put(ctx, ...) on a context. PEs of a context are

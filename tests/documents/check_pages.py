@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Checks that the documents stay readable: budgets of words, the length of README and of sentences, and the reader's test, whose
+"""Checks that the documents stay readable: budgets of words, the length of README, and the reader's test, whose
 questions each have an answer that lies at most three links from README.
 
 usage: check_pages.py [ROOT]          prints each fault as file: rule; exits 1 if there is one
@@ -11,12 +11,10 @@ import sys
 from pathlib import Path
 
 README_LINES = 120
-SENTENCE_WORDS = 35
 STEPS = 3
-# Users' pages; contributors' have tests/structure/check_dev.py.
+# Users' pages; contributors' have tests/structure/check_dev.py. check_docs.py there limits sentences.
 PAGES = "docs/*.md"
 MOST_WORDS = 15000
-SHORT_SENTENCES = ["README.md", PAGES]
 QUESTIONS = "tests/documents/questions.json"
 
 FENCE = re.compile(r"^(```|~~~).*?^\1[ \t]*$", re.M | re.S)
@@ -34,31 +32,11 @@ def words_of(text):
     return sum(len(line.split()) for line in prose_of(text))
 
 
-def sentences_of(text):
-    """Sentences of paragraphs and items of lists, each without its marks; code in a sentence is one word."""
-    parts, current = [], []
-    for line in [*prose_of(text), ""]:
-        if not line.strip() or line.startswith("#") or ITEM.match(line):
-            parts.append(" ".join(current))
-            current = []
-        if not line.startswith("#"):
-            current.append(ITEM.sub("", line, count=1).strip())
-    for part in parts:
-        plain = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", re.sub(r"`[^`]*`", "code", part)).replace("**", "")
-        yield from (one for one in re.split(r"(?<=[.!?])\s+", plain) if one.strip())
-
-
 def check_budgets(root):
     count = sum(words_of(path.read_text(encoding="utf-8")) for path in root.glob(PAGES))
     faults = [f"{PAGES}: {count} words of prose, at most {MOST_WORDS} are allowed"] if count > MOST_WORDS else []
     lines = (root / "README.md").read_text(encoding="utf-8").count("\n")
     return faults + ([f"README.md: {lines} lines, at most {README_LINES} are allowed"] if lines > README_LINES else [])
-
-
-def check_sentences(root):
-    return [f"{path.relative_to(root)}: a sentence of {len(one.split())} words, at most {SENTENCE_WORDS} are allowed: {one}"
-            for pattern in SHORT_SENTENCES for path in sorted(root.glob(pattern))
-            for one in sentences_of(path.read_text(encoding="utf-8")) if len(one.split()) > SENTENCE_WORDS]
 
 
 def links_of(root, page):
@@ -87,7 +65,7 @@ def check_questions(root):
     return faults
 
 
-CHECKS = [check_budgets, check_sentences, check_questions]
+CHECKS = [check_budgets, check_questions]
 
 
 def main(argv):

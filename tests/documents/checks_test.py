@@ -52,15 +52,6 @@ class Pages(unittest.TestCase):
         self.assertEqual(faults_of({"docs/dev/deep.md": many, "docs/reference/long.md": many}), [])
         self.refuse("README.md: 203 lines", {"README.md": GOOD["README.md"] + "\n" * 200})
 
-    def test_sentences(self):
-        self.refuse("a sentence of 36 words", {"docs/one.md": GOOD["docs/one.md"] + f"Short. {LONG} Short.\n"})
-        self.refuse("a sentence of 36 words", {"docs/one.md": GOOD["docs/one.md"] + f"- {LONG}\n"})
-        split = LONG[:80] + "\n" + LONG[80:]
-        self.refuse("a sentence of 36 words", {"README.md": GOOD["README.md"] + split + "\n"})
-        short = " ".join(["word"] * 20)
-        self.assertEqual(faults_of({"docs/one.md": GOOD["docs/one.md"] + f"{short}\n\n{short}\n\n- {short}\n- {short}\n"}), [])
-        self.assertEqual(faults_of({"docs/dev/deep.md": LONG}), [])
-
     def test_questions(self):
         def ask(**changes):
             return {"tests/documents/questions.json": json.dumps(

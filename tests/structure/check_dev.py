@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Checks the contributors' documents: the files and names of their lists, and how many words they have.
+"""Checks the contributors' documents: the files and names of their lists, how many words they have, and how long sentences are.
 
 usage: check_dev.py [ROOT]      prints each fault as file: rule; exits 1 if there is one
 """
@@ -8,24 +8,19 @@ import re
 import sys
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+from check_docs import long_sentences, prose_of  # noqa: E402
+
 FOLDER = "docs/dev"
 MOST_WORDS = 14000  # of prose in all pages but derivations
 # Pages in which a file exists for each row of a table `| file | look for | ...`, and holds what the row says.
 EVERY = re.compile(r"<!-- every file with (\w+) in ([\w ]+) -->")
 SHOWN = re.compile(r"<!-- shown by (\S+): ([\w ]+) -->")
-FENCE = re.compile(r"^(```|~~~).*?^\1[ \t]*$", re.M | re.S)
-ITEM = re.compile(r"\s*(?:[-*]|\d+\.)\s")
 
 
 def words_of(text):
     """Words of prose: without blocks of code, tables and marks for tests."""
-    prose, listed = [], False
-    for line in FENCE.sub("", text).split("\n"):
-        listed = bool(ITEM.match(line)) or (listed and line.startswith("  "))
-        if line.lstrip().startswith(("|", "<!--")) or (line.startswith("    ") and not listed):
-            continue
-        prose.append(line)
-    return len(re.findall(r"\S*\w\S*", " ".join(prose)))
+    return len(re.findall(r"\S*\w\S*", " ".join(prose_of(text))))
 
 
 def pages(root):
@@ -35,6 +30,11 @@ def pages(root):
 def check_words(root):
     count = sum(words_of(path.read_text(encoding="utf-8")) for path in pages(root))
     return [f"{FOLDER}: {count} words of prose; at most {MOST_WORDS}, without tables, code and derivations"] if count > MOST_WORDS else []
+
+
+def check_sentences(root):
+    contributing = root / "CONTRIBUTING.md"
+    return long_sentences(root, [*([contributing] if contributing.is_file() else []), *sorted((root / FOLDER).rglob("*.md"))])
 
 
 def files_with(root, word, folders):
@@ -86,7 +86,7 @@ def check_shown(root, where, example, words, listed):
     return faults + [f"{where}: {file} knows {example}, which is to need no change of it" for file in sorted(known)]
 
 
-CHECKS = [check_words, check_lists]
+CHECKS = [check_words, check_sentences, check_lists]
 
 
 def main(argv):

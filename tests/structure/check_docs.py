@@ -17,6 +17,9 @@ OPTION = re.compile(r"--[a-z][\w-]*")
 QUOTE = re.compile(r"^<!-- from (\S+) -->\n```\w*\n(.*?)^```", re.M | re.S)
 ROW = re.compile(r"^\|(.+)\|[ \t]*$")
 DOCUMENT = re.compile(r"\b(?:docs|bench/results)/[\w/-]+\.md\b")
+ITEM = re.compile(r"^\s*(?:[-*]|\d+\.)\s")
+MOST_IN_SENTENCE = 35  # words; contributors' pages have the same limit, in check_dev.py
+FOR_USERS = ("README.md", "docs/*.md", "docs/reference/**/*.md", "bench/results/*.md", "machines/**/*.md", "examples/**/*.md")
 
 
 def documents(root):
@@ -176,7 +179,41 @@ def check_comments(root):
     return faults
 
 
-CHECKS = [check_links, check_paths, check_options, check_constants, check_quotes, check_comments]
+def prose_of(text):
+    """Lines; those of blocks of code, tables and marks for tests are empty."""
+    listed = False
+    for line in FENCE.sub("\n", text).split("\n"):
+        listed = bool(ITEM.match(line)) or (listed and line.startswith("  "))
+        yield "" if line.lstrip().startswith(("|", "<!--")) or (line.startswith("    ") and not listed) else line
+
+
+def sentences_of(text):
+    """Sentences of paragraphs and of items of lists, without their marks; code in a sentence is one word."""
+    parts = [[]]
+    for line in prose_of(text):
+        if not line.strip() or line.startswith("#") or ITEM.match(line):
+            parts.append([])
+        if not line.startswith("#"):
+            parts[-1].append(ITEM.sub("", line, count=1).strip())
+    for part in parts:
+        plain = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", re.sub(r"`[^`]*`", "code", " ".join(part))).replace("**", "")
+        yield from (one for one in re.split(r"(?<=[.!?])\s+", plain) if one.strip())
+
+
+def long_sentences(root, paths):
+    faults = []
+    for path in paths:
+        for sentence in sentences_of(path.read_text(encoding="utf-8")):
+            if (count := len(sentence.split())) > MOST_IN_SENTENCE:
+                faults.append(f"{path.relative_to(root)}: a sentence of {count} words, at most {MOST_IN_SENTENCE} are allowed: {sentence}")
+    return faults
+
+
+def check_sentences(root):
+    return long_sentences(root, sorted({path for pattern in FOR_USERS for path in root.glob(pattern)}))
+
+
+CHECKS = [check_links, check_paths, check_options, check_constants, check_quotes, check_comments, check_sentences]
 
 
 def main(argv):

@@ -272,6 +272,21 @@ class Checks(unittest.TestCase):
         self.assertEqual(faults_of({"docs/dev/x.md": words * 4 + f"\n    {words}\n| {words} |\n```\n{words}\n```\n",
                                     "docs/dev/derivations/x.md": words * 5}), [])
 
+    def test_long_sentences(self):
+        long = " ".join(["word"] * 36) + "."
+        short = " ".join(["word"] * 20)
+        for page in ("docs/reference/cpp/x.md", "bench/results/x.md", "README.md", "docs/dev/derivations/x.md", "CONTRIBUTING.md"):
+            self.refuse("words, at most 35 are allowed", {page: long})
+        for page in ("docs/x.md", "docs/dev/x.md"):
+            for text in (f"Short. {long} Short.\n", f"- {long}\n", f"1. Short.\n2. {short}\n   {short}\n", f"{long[:80]}\n{long[80:]}\n",
+                         f"[{short}](https://x) {short}.\n"):
+                with self.subTest(page=page, text=text):
+                    self.refuse("words, at most 35 are allowed", {page: text})
+            for text in (f"# {long}\n", f"```\n{long}\n```\n", f"| {long} |\n", f"    {long}\n\n        {long}\n", f"- {short}\n- {short}\n",
+                         f"{short}\n\n{short}\n", f"{short}\n| {short} |\n{short}\n", f"`{long}`\n", f"[short](https://x/{short.replace(' ', '/')}) {short}\n"):
+                with self.subTest(page=page, text=text):
+                    self.assertEqual([f for f in faults_of({page: text}) if "words, at most" in f], [])
+
     def test_constants(self):
         table = "| constant | value | file |\n|---|---|---|\n"
         self.refuse("quoted as 3", {"docs/x.md": table + "| `copies` | 3 | `include/imbrex/plan.hpp` |\n"})

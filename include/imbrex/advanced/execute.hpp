@@ -138,13 +138,13 @@ class Executor {
 /// The executor keeps a reference to `world`. One thread per rank calls it.
 std::unique_ptr<Executor> make_cpu_executor(World& world, const CpuOptions& options = {});
 
-/// Ranks are processes or threads. A rank takes the GPU that its world's options name; else rank r takes GPU r where
-/// its process sees one for every rank, its process's only GPU where a launcher shows it one; with `ranks_per_gpu`, GPU
+/// Ranks are processes or threads. A rank takes the GPU that its world's options name. Otherwise rank r takes GPU r if
+/// its process sees one for every rank, or its process's only GPU if a launcher shows it one; with `ranks_per_gpu`, GPU
 /// r / ranks_per_gpu. Operands live in that GPU's memory, aligned to 16 bytes. Waits are bounded by the world's limit.
 /// Plans of strategy `fused` that push or store operands, or store results, run on Imbrex' kernels (on tensor cores for
-/// 16-bit types in rows of whole 16 bytes), plans with library collectives on cuBLASLt and NCCL, which every rank's
-/// environment must allow (docs/operators.md), those of strategy `signaled` on both; prepare refuses others with
-/// Error(invalid_input) saying what is missing. Collective; `options` are the same on every rank, except delays.
+/// 16-bit types in rows of whole 16 bytes). Plans with library collectives run on cuBLASLt and NCCL, which every rank's
+/// environment must allow (docs/operators.md). Those of strategy `signaled` run on both. prepare refuses others with
+/// Error(invalid_input), which says what is missing. Collective; `options` are the same on every rank, except delays.
 /// Throws Error(runtime_failure) where there are too few GPUs, more ranks than `ranks_per_gpu` have the same one, or
 /// one cannot reach another's memory, and Error(invalid_input) in a build without CUDA. A process that forks its ranks
 /// must not use CUDA before.

@@ -1,6 +1,6 @@
 // Words that several GPUs share: how they are read, written and ordered. On the device these are single instructions of
-// PTX at the scope of the system; on the host atomic operations with the same meaning, so that protocols written with
-// them run, and are tested, in threads.
+// PTX at the scope of the system. On the host they are atomic operations with the same meaning. So protocols written
+// with them also run in threads, where they are tested.
 //
 // Needs C++20 and nothing else of Imbrex. Compiles as CUDA and as C++.
 #pragma once

@@ -211,11 +211,11 @@ def drop_in(enable: bool = True) -> DropIn:
     Lets Imbrex run torch.ops.symm_mem's four fused operators, for tensors on GPUs and, with gloo, on the CPU.
 
     They are fused_all_gather_matmul, fused_matmul_reduce_scatter and both with scales. It takes effect at once, also in
-    graphs that are compiled already. In graphs that torch.compile makes from then on, gathers before products,
-    all-reduces of products, also fused with a residual and RMSNorm, and reduce-scatters of products become operators
-    too, from the second call on: by the first, which is torch's own, the ranks agree. Calls that Imbrex does not take
-    run as before. `imbrex.torch.stats()` counts them, with the reason, and collectives that stayed torch's in a graph,
-    and the copies that a caller's layout makes necessary.
+    graphs that are compiled already. In graphs that torch.compile makes from then on, these become operators too:
+    gathers before products, all-reduces of products (also with a residual and RMSNorm), and reduce-scatters of
+    products. The first call is torch's own, by which the ranks agree; the second and later ones are operators. Calls
+    that Imbrex does not take run as before. `imbrex.torch.stats()` counts them, with the reason, and collectives that
+    stayed torch's in a graph, and the copies that a caller's layout makes necessary.
 
     Args:
         enable: False gives torch's own operators back, exactly as they were. Where it was called several times, the

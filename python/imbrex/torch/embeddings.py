@@ -54,10 +54,10 @@ class ShardedEmbeddingBag(nn.Module):
     columns side by side (`y.split(bag.dims, 1)`). A rank with bags of all tables for a part of the batch, as data is
     loaded for data parallelism, calls `exchange` first, which gives each rank what `forward` takes.
 
-    The optimizer runs within the backward pass: gradients of the result travel to the ranks that hold the tables, and
-    each row that bags held is changed once, by the sum of its gradients over the **whole batch**. Where the loss is a
-    mean over each rank's own part of the batch, divide it by the ranks. Tables get no `.grad`, and no other optimizer
-    may step them. It is deterministic: the same bits in every run, on the CPU and on GPUs.
+    The optimizer runs within the backward pass. Gradients of the result travel to the ranks that hold the tables. Each
+    row that bags held is changed once, by the sum of its gradients over the **whole batch**. Where the loss is a mean
+    over each rank's own part of the batch, divide it by the ranks. Tables get no `.grad`, and no other optimizer may
+    step them. It is deterministic: the same bits in every run, on the CPU and on GPUs.
 
     Tables are parameters `table{number}_{first column}_{end}` of the rank's own shards, Adagrad's states buffers of
     that name with `_state`. So torch.distributed.checkpoint saves all ranks' shards, and loads them on whatever ranks

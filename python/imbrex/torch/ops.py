@@ -129,8 +129,8 @@ def all_gather_matmul(
         InvalidInput: an argument breaks a rule, which the text names. Nothing was launched.
         Error: a rank was lost, or a wait passed its limit.
 
-    Up to three b of 16 or 32 bits that lie alike, with a bias each or none, run as one plan, with one gather and the
-    gathered A as its output; other combinations run as torch's own gather and products.
+    Up to three b of 16 or 32 bits that lie alike, with a bias each or none, run as one plan. It has one gather, and the
+    gathered A is its output. Other combinations run as torch's own gather and products.
 
     Example:
         >>> y = imbrex.torch.all_gather_matmul(x, weight.t(), group)

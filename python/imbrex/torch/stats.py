@@ -23,11 +23,11 @@ class Stats:
     """How many operators were made: one for each new shape of a group, whatever its rows, and one more each time
     that rows outgrew it."""
     fallbacks: dict[str, int] = field(default_factory=dict)
-    """Calls that the drop-in handed back to torch, by operator and reason; and layers and calls that a parallel style
-    did, by style and reason: in a graph of torch.compile, once for each time it is made."""
+    """Calls that the drop-in handed back to torch, by operator and reason. Also layers and calls that a parallel style
+    handed back, by style and reason. A graph of torch.compile counts once for each time it is made."""
     copies: dict[str, int] = field(default_factory=dict)
-    """Tensors that were copied because they did not lie as the library takes them, by operator and reason: by the
-    drop-in, by a parallel style, and of lists of products; and rows that were padded."""
+    """Tensors that were copied because the library does not take their layout, by operator and reason. The drop-in,
+    parallel styles and lists of products make such copies, and rows that are padded."""
     rewritten: dict[str, int] = field(default_factory=dict)
     """Places in graphs of torch.compile at which the drop-in's pass put an operator, by operator: of graphs that were
     made by this process, and of those that came from Inductor's cache and have run."""

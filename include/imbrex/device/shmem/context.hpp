@@ -9,9 +9,9 @@
 // and signals (a put's data comes before its own signal). A wait acquires: what came before the signal or the value
 // that it saw is visible afterwards, to all threads of the group.
 //
-// Failure. A wait that passes the world's limit, or that ends because another PE's did, returns false, and so does
-// every later one that finds nothing there: the kernel is to end and store nothing more to peers. The host says
-// what was waited for.
+// Failure. A wait that passes the world's limit, or that ends because another PE's did, returns false. So does every
+// later wait that finds nothing. The kernel must then end and store nothing more to peers. The host says what was
+// waited for.
 #pragma once
 
 #include "imbrex/device/shmem/group.hpp"

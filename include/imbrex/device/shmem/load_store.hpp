@@ -1,10 +1,10 @@
 // The transport to PEs on the same host: their memory is mapped, and loads and stores reach it.
 //
-// A transport is what a Context moves bytes by. Each has these functions, for addresses in this PE's part of the heap
-// that stand for the same place in a peer's, and does nothing else: ranges, waits and what is left out of OpenSHMEM are
-// left to its users. All threads of a group make a call together; it returns, to each, when its own share of a put is
-// issued and the source may be written again, or its share of a get is there. The forms `_nbi` return sooner: only
-// after a quiet may the source of their put be written, and is the data of their get there. A transport that says
+// A Context moves bytes through a transport. Each transport has these functions, for addresses in this PE's part of the
+// heap that stand for the same place in a peer's. It does nothing else: its users handle ranges, waits and the rest of
+// OpenSHMEM. All threads of a group make a call together. It returns to each thread when its own share of a put is
+// issued and the source may be written again, or its share of a get is there. The forms `_nbi` return sooner: the
+// source of their put may be written, and the data of their get is there, only after a quiet. A transport that says
 // `orders_signals` has put_signal and put_signal_nbi besides, which need no fence between data and signal.
 #pragma once
 
