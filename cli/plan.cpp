@@ -126,8 +126,9 @@ void add_plan(Program& program) {
         return 0;
       });
   options->plan.add_to(command);
-  add_device(command, options->device,
-             "What the plan is chosen for: cpu, cuda, or auto (default): what `run` would take on this machine");
+  add_device(
+      command, options->device,
+      "Device that the plan is for: cpu, cuda, or auto (default): the device that `run` would take on this machine");
   command
       .add_option("--machine", options->machine,
                   "Choose the plan for this machine instead, by simulation: a name, or a machine file")

@@ -183,9 +183,9 @@ std::size_t OperandRules::place_of(std::string_view name, std::size_t guess) con
   if (guess < infos_.size() && infos_[guess].name == name) return guess;
   for (std::size_t i = 0; i < infos_.size(); ++i)
     if (infos_[i].name == name) return i;
-  throw Error(
-      ErrorCode::invalid_input,
-      fmt::format("operand {}: this operator has none of that name; its operands are {}", name, names_of(infos_)));
+  throw Error(ErrorCode::invalid_input,
+              fmt::format("operand {}: this operator has no operand of that name; its operands are {}", name,
+                          names_of(infos_)));
 }
 
 Addresses OperandRules::resolve(const Operands& operands) {

@@ -107,7 +107,7 @@ CollectiveOperands::CollectiveOperands(const Operands& operands, Type type, std:
     : operands_(operands), names_(names) {
   for (std::size_t i = 0; i < operands.size(); ++i) {
     IMBREX_EXPECTS(std::find(names.begin(), names.end(), operands[i].name) != names.end(),
-                   "operand {}: this collective has none of that name; its operands are {}", operands[i].name,
+                   "operand {}: this collective has no operand of that name; its operands are {}", operands[i].name,
                    fmt::join(names, ", "));
     for (std::size_t j = 0; j < i; ++j)
       IMBREX_EXPECTS(operands[j].name != operands[i].name, "operand {} is given twice", operands[i].name);

@@ -201,7 +201,7 @@ const std::vector<EmbeddingOperand>& EmbeddingAllToAll::update_operands() const 
 Operand EmbeddingAllToAll::operand(std::string_view name, void* data, std::int64_t count) const {
   const EmbeddingOperand* info = state_->rules.find(name);
   if (info == nullptr && state_->shape.optimizer) info = state_->update_rules.find(name);
-  IMBREX_EXPECTS(info != nullptr, "operand {}: rank {} has none of that name", name, state_->world.rank());
+  IMBREX_EXPECTS(info != nullptr, "operand {}: rank {} has no operand of that name", name, state_->world.rank());
   Operand operand{info->name, info->view};
   operand.view.data = data;
   if (operand.view.extents[0] == 0) operand.view.extents[0] = count;

@@ -109,9 +109,10 @@ std::size_t EmbeddingRules::place_of(std::string_view name, std::size_t guess) c
       names.push_back(fmt::format("{}0 to {}{}", prefix, prefix, count - 1));
   for (std::size_t i = call_.tables.size() + call_.states.size(); i < infos_.size(); ++i)
     names.emplace_back(infos_[i].name);
-  throw Error(ErrorCode::invalid_input, fmt::format("operand {}: this rank's {} has none of that name; its operands "
-                                                    "are {}",
-                                                    name, update_ ? "update" : "lookup", fmt::join(names, ", ")));
+  throw Error(ErrorCode::invalid_input,
+              fmt::format("operand {}: this rank's {} has no operand of that name; its operands "
+                          "are {}",
+                          name, update_ ? "update" : "lookup", fmt::join(names, ", ")));
 }
 
 // Type, extents except those of the call, address; rows may be apart where they are tables'.

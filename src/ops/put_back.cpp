@@ -48,7 +48,7 @@ class Checked {
                    layout.cols);
     for (const Operand& operand : operands) {
       if (operand.name == "in") work_.type = operand.view.type;
-      IMBREX_EXPECTS(takes(operation, operand.name), "operand {}: {} takes none of that name", operand.name,
+      IMBREX_EXPECTS(takes(operation, operand.name), "operand {}: {} takes no operand of that name", operand.name,
                      name_of(operation));
     }
     IMBREX_EXPECTS(work_.type != Type::e4m3 && !is_integer(work_.type),

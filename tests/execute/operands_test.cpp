@@ -125,7 +125,7 @@ TEST(Operands, ThatDoNotFitAreRefused) {
           "operand bias is missing; this operator's operands are a, b, bias, out");
   refused([](auto& all) { all.push_back(all[0]); }, "operand a is given twice");
   refused([](auto& all) { all[2].name = "Bias"; },
-          "operand Bias: this operator has none of that name; its operands are a, b, bias, out");
+          "operand Bias: this operator has no operand of that name; its operands are a, b, bias, out");
   EXPECT_EQ(refusal(scaled, [](auto& all) { all[1].view = View::matrix(memory[1], Type::e4m3, 16, 48); }),
             "operand b has strides of 48, 1 elements; it must lie by columns without gaps, with strides of 1 and 16");
   EXPECT_EQ(refusal(scaled, [](auto& all) { all.erase(all.begin() + 3); }),

@@ -122,7 +122,7 @@ TEST(Collectives, RefuseOperandsThatDoNotFit) {
     refused({{"in", good}}, "operand out is missing; this collective's operands are in, out");
     refused({{"in", good}, {"out", good}, {"in", good}}, "operand in is given twice");
     refused({{"in", good}, {"to", good}},
-            "operand to: this collective has none of that name; its operands are in, out");
+            "operand to: this collective has no operand of that name; its operands are in, out");
     refused({{"in", good}, {"out", View::vector(eight.data(), Type::fp32, 7)}},
             "operand out has 7 elements, operand in 8; they must be equal");
     refused({{"in", View::vector(eight.data(), Type::bf16, 8)}, {"out", good}},

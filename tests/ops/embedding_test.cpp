@@ -437,7 +437,8 @@ TEST(EmbeddingAllToAll, NamesWhatIsWrongWithShapesAndOperands) {
             };
             refused("operand rows0 is missing", [](auto& o) { o.erase(o.begin()); });
             refused(
-                "operand rows1: this rank's lookup has none of that name; its operands are rows0 to rows0, indices, "
+                "operand rows1: this rank's lookup has no operand of that name; its operands are rows0 to rows0, "
+                "indices, "
                 "offsets, out",
                 [](auto& o) { o[0].name = "rows1"; });
             refused("operand indices is given twice", [](auto& o) { o.push_back(o[1]); });

@@ -200,8 +200,8 @@ TEST(HostileEmbedding, WhatOneRankRefusesAllRefuseAndGoOn) {
     expect_refused(imbrex_embedding_run(op, fine.operands.data(), rank == 0 ? 0 : 4, nullptr), "is missing");
     goes_on();
     refused("name is null", [](auto& o) { o[1].name = nullptr; });
-    refused("none of that name", [](auto& o) { o[1].name = "\xff\n\x1b[31m"; });
-    refused("none of that name", [](auto& o) { o[1].name = ""; });
+    refused("no operand of that name", [](auto& o) { o[1].name = "\xff\n\x1b[31m"; });
+    refused("no operand of that name", [](auto& o) { o[1].name = ""; });
     refused("given twice", [](auto& o) { o[1] = o[0]; });
     refused("is missing", [](auto& o) { o.pop_back(); });
     for (const std::int32_t type : {-1, 99, 4, std::numeric_limits<std::int32_t>::max()})

@@ -100,7 +100,7 @@ TEST(PutBack, RefusesWhatDoesNotFit) {
   };
   EXPECT_EQ(call(RowOperation::copy, {{"in", view(in)}, {"out", view(in)}}).rfind("operand out at ", 0), 0U);
   EXPECT_EQ(call(RowOperation::copy, {{"in", view(in)}, {"out", view(out)}, {"bias", view(weight)}}),
-            "operand bias: copy takes none of that name");
+            "operand bias: copy takes no operand of that name");
   EXPECT_EQ(call(RowOperation::gelu, {{"in", view(in)}, {"out", view(out)}}, -1),
             "eps = -1: it must be finite and not negative");
   std::vector<float> residual(24);

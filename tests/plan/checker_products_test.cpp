@@ -121,7 +121,7 @@ TEST(Checker, NamesCodecsThatDoNotSuit) {
   plan = plan_of(Operator::gemm_reduce_scatter);
   EXPECT_FALSE(check(plan).has_value());
   part(plan, 0).codec = parse_codec_pair("int4+int8");
-  expect_fault(plan, Fault::malformed, "it has one phase, and so one codec");
+  expect_fault(plan, Fault::malformed, "it has one phase, so it takes one codec");
   for (const char* pair : {"int4+int8"}) {
     knobs.codec = parse_codec_pair(pair);
     EXPECT_THROW(plan_of(Operator::gemm_reduce_scatter), Error);

@@ -267,8 +267,8 @@ class Checks(unittest.TestCase):
         self.refuse("knows tests/toy.cpp", {**toy, "src/ops/ops.hpp": '#include "imbrex/plan.hpp"  // toy\n'})
 
     def test_contributors_words(self):
-        words = "word " * 3000
-        self.refuse("14001 words of prose", {"docs/dev/x.md": words * 4 + "word " * 2000})
+        words = "word. " * 3000
+        self.refuse("14001 words of prose", {"docs/dev/x.md": words * 4 + "word. " * 2000})
         self.assertEqual(faults_of({"docs/dev/x.md": words * 4 + f"\n    {words}\n| {words} |\n```\n{words}\n```\n",
                                     "docs/dev/derivations/x.md": words * 5}), [])
 

@@ -455,7 +455,7 @@ class FormatCheck::Rules {
     expect(c.backend == Backend::imbrex && c.ranks.empty(),
            "codec {}: only collectives of backend imbrex, over all ranks, go through one", name_of(*c.codec));
     expect(c.kind != CollectiveKind::reduce_scatter || c.codec->reduce_scatter == c.codec->all_gather,
-           "codec {} for a reduce_scatter: it has one phase, and so one codec", name_of(*c.codec));
+           "codec {} for a reduce_scatter: it has one phase, so it takes one codec", name_of(*c.codec));
     expect(type != Type::e4m3, "codec {} for e4m3: it takes bf16, fp16 and fp32", name_of(*c.codec));
     try {
       validate(c.codec->reduce_scatter);

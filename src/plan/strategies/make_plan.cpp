@@ -26,7 +26,7 @@ void validate_codec(const Problem& problem, Strategy strategy, const Knobs& knob
   IMBREX_EXPECTS(problem::descriptor_of(problem.op).sums,
                  "codec {}: {} sums nothing; gemm_all_reduce and gemm_reduce_scatter do", name, name_of(problem.op));
   IMBREX_EXPECTS(problem.op == Operator::gemm_all_reduce || knobs.codec->reduce_scatter == knobs.codec->all_gather,
-                 "codec {}: a reduce-scatter has one phase, and so one codec, not a pair", name);
+                 "codec {}: a reduce-scatter has one phase, so it takes one codec, not a pair", name);
   IMBREX_EXPECTS(knobs.nodes == 1, "codec {} and nodes = {}: Imbrex' own collectives end at the host", name,
                  knobs.nodes);
 }

@@ -114,7 +114,7 @@ static void multiply(imbrex_world* world, imbrex_operator_kind kind, const char*
   imbrex_operand wrong[3];
   memcpy(wrong, operands, sizeof wrong);
   wrong[1].name = "weights";
-  EXPECT_REFUSED(imbrex_operator_run(op, wrong, 3, NULL), "operand weights: this operator has none of that name");
+  EXPECT_REFUSED(imbrex_operator_run(op, wrong, 3, NULL), "operand weights: this operator has no operand of that name");
   wrong[1].name = NULL;
   EXPECT_REFUSED(imbrex_operator_run(op, wrong, 3, NULL), "operands[1].name is null");
   wrong[1] = operands[1];
