@@ -137,8 +137,8 @@ void TriangularSolveRun::add_run_to(CLI::App& command) {
       ->group(solve_name);
   add_named<bool>(command, "--precision", single_, parse_single, "fp64 (default) or fp32")->group(solve_name);
   add_named<Way>(command, "--solve-way", way_, parse_way,
-                 "in_kernel (default): ranks send packets from one kernel; ring: the same, through rings that a host "
-                 "thread serves; kernel_boundaries: a kernel for each level")
+                 "in_kernel (default): one kernel sends packets; ring: the same, through rings that a host thread "
+                 "serves; kernel_boundaries: a kernel for each level")
       ->group(solve_name);
   add_named<std::optional<Sharing>>(
       command, "--sharing", sharing_, parse_sharing_or_auto,

@@ -339,8 +339,8 @@ void add_options(CLI::App& command, BenchArguments& o, const char* ops) {
   add_b_layout(command, o.b_layout);
   add_integer(command, "--rounds", o.rounds, 1, 1000, "Samples of each candidate; they run in turn (default 9)");
   add_integer(command, "--runs", o.runs, 2, 1000,
-              "Operations in a sample, an even number (default 8. Operations of 0.1 ms or more: as many as fill 10 ms, "
-              "after a warm-up of 0.15 s. tune: 2 from 0.5 ms on. All-reduces: 20)");
+              "Operations in a sample, even (default 8; from 0.1 ms on, as many as fill 10 ms, after 0.15 s of "
+              "warm-up; tune: 2 from 0.5 ms on; all-reduces: 20)");
   command.add_option("--world", o.world, "Ranks are processes (default) or threads")->type_name("NAME");
 }
 
@@ -440,8 +440,8 @@ void add_tune(Program& program) {
       ->type_name("CODEC...");
   command
       .add_option("--out", options->out,
-                  "Write the results to this file. Entries of the same sizes are replaced, all others are kept. The "
-                  "end of the output says how many were added, replaced and kept")
+                  "Write the results to this file. Entries of the same sizes are replaced, others kept. The output "
+                  "ends with how many were added, replaced and kept")
       ->type_name("FILE");
 }
 
