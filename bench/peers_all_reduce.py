@@ -35,7 +35,7 @@ def sizes(least, most):
 
 def parse(argv):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", required=True, help="result file, written anew after each size")
+    parser.add_argument("--out", required=True, help="result file, replaced after each size")
     parser.add_argument("--bench", default=str(ROOT / "build/bin/all_reduce_bench"), help="the program (default: build/bin/all_reduce_bench)")
     parser.add_argument("--least", type=int, default=LEAST, help=f"bytes of the smallest vector (default {LEAST})")
     parser.add_argument("--most", type=int, default=MOST, help=f"bytes of the largest vector; sizes double (default {MOST})")

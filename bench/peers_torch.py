@@ -56,7 +56,7 @@ def grid(operators=OPERATORS, rows=ROWS):
 
 def parse(argv):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", required=True, help="result file, written anew after each problem")
+    parser.add_argument("--out", required=True, help="result file, replaced after each problem")
     parser.add_argument("--imbrex", default=str(ROOT / "build/bin/imbrex"), help="the program (default: build/bin/imbrex)")
     parser.add_argument("--ops", nargs="+", choices=OPERATORS, default=OPERATORS, metavar="OP", help="default: all four")
     parser.add_argument("--rows", nargs="+", type=int, default=ROWS, metavar="M", help="default: the whole grid")

@@ -84,7 +84,7 @@ def summary(rows):
 
 def parse(argv):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", required=True, help="result file, written anew after each cell")
+    parser.add_argument("--out", required=True, help="result file, replaced after each cell")
     parser.add_argument("--cells", type=int, default=120, help="how many are drawn (default 120)")
     parser.add_argument("--seed", type=int, default=int(datetime.date.today().strftime("%Y%m%d")), help="default: the date, as 20301231")
     parser.add_argument("--first", type=int, default=0, help="leave out so many of them: another run measured these (default 0)")
