@@ -195,10 +195,12 @@ void expect_secret(const Environment& e, const Bootstrap& bootstrap) {
       text.empty() ? fmt::format("{} is not set", name) : fmt::format("{} has {} bytes", name, text.size());
   IMBREX_EXPECTS(
       false,
-      "{}: the ranks that {} has started meet over a network, where all that know this launch's key may join, and what "
-      "{} says of it can be guessed; set {} to random text of at least {} bytes, the same on all ranks, for instance "
-      "by `openssl rand -hex 16`, and have the launcher pass it on; or hand an id of World::make_unique_id to the "
-      "ranks, and call World::connect",
+      "{}: the ranks that {} has started meet over a network. All that know this launch's key may join, and what {} "
+      "says "
+      "of it can be guessed. To make it safe, set {} to random text of at least {} bytes, the same on all ranks, for "
+      "instance by "
+      "`openssl rand -hex 16`, and have the launcher pass it on. Or hand an id of World::make_unique_id to the ranks, "
+      "and call World::connect",
       now, bootstrap.launcher, bootstrap.launcher, name, least_secret);
 }
 
