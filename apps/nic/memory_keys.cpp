@@ -4,14 +4,16 @@
 
 namespace imbrex::shmem::mlx5 {
 
-void MemoryKeys::add(std::uint32_t key, std::byte* at, std::uint64_t bytes) {
-  apps::expect(find(key, 0, 0) == nullptr, "memory key {:#x} is taken", key);
-  regions_.push_back({key, at, bytes});
+void MemoryKeys::add(std::uint32_t key, std::byte* at, std::uint64_t bytes, std::uint64_t first) {
+  apps::expect(find(key, first, 0) == nullptr, "memory key {:#x} is taken", key);
+  regions_.push_back({key, at, bytes, first});
 }
 
 std::byte* MemoryKeys::find(std::uint32_t key, std::uint64_t address, std::uint64_t bytes) const {
   for (const Region& region : regions_)
-    if (region.key == key && address <= region.bytes && bytes <= region.bytes - address) return region.at + address;
+    if (const std::uint64_t offset = address - region.first;
+        region.key == key && address >= region.first && offset <= region.bytes && bytes <= region.bytes - offset)
+      return region.at + offset;
   return nullptr;
 }
 

@@ -1,4 +1,4 @@
-// Memory that a NIC may reach, by key. Addresses count from the region's begin.
+// Memory that a NIC may reach, by key.
 #pragma once
 
 #include <cstddef>
@@ -9,7 +9,8 @@ namespace imbrex::shmem::mlx5 {
 
 class MemoryKeys {
  public:
-  void add(std::uint32_t key, std::byte* at, std::uint64_t bytes);
+  /// Requests call its first byte by the address `first`.
+  void add(std::uint32_t key, std::byte* at, std::uint64_t bytes, std::uint64_t first = 0);
 
   /// Null where the key is unknown or the bytes do not lie in its region.
   std::byte* find(std::uint32_t key, std::uint64_t address, std::uint64_t bytes) const;
@@ -18,7 +19,7 @@ class MemoryKeys {
   struct Region {
     std::uint32_t key;
     std::byte* at;
-    std::uint64_t bytes;
+    std::uint64_t bytes, first;
   };
   std::vector<Region> regions_;
 };

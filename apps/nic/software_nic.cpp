@@ -29,11 +29,19 @@ std::uint64_t number_of(const std::uint32_t* words) { return std::uint64_t{be32(
 
 }  // namespace
 
-SoftwareNic::SoftwareNic(Queues& queues, const NicOptions& options)
-    : queues_(queues), options_(options), random_(options.seed) {
+SoftwareNic::SoftwareNic(const Queues& queues, const NicOptions& options)
+    : SoftwareNic(queues.ports(), queues.here(), queues.there(), options) {}
+
+SoftwareNic::SoftwareNic(std::vector<Port> ports, MemoryKeys here, std::vector<MemoryKeys> there,
+                         const NicOptions& options)
+    : ports_(std::move(ports)),
+      here_(std::move(here)),
+      there_(std::move(there)),
+      options_(options),
+      random_(options.seed) {
   apps::expect(options.max_delay >= 0 && options.max_delay <= 1, "max_delay = {} s: it must be from 0 to 1",
                options.max_delay);
-  for (Port& port : queues.ports()) lanes_.push_back({&port});
+  for (const Port& port : ports_) lanes_.push_back({&port});
   thread_ = std::thread([this] { run(); });
 }
 
@@ -170,10 +178,10 @@ std::uint32_t SoftwareNic::execute(const Port& port, const Request& request, std
   if (is_inline)
     std::memcpy(&payload, &data.word[1], sizeof payload);
   else
-    here = queues_.here().find(be32(data.word[1]), number_of(&data.word[2]), bytes);
+    here = here_.find(be32(data.word[1]), number_of(&data.word[2]), bytes);
   if (here == nullptr) return local_protection_error;
   const std::uint64_t address = number_of(remote.word);
-  std::byte* there = queues_.there(port.pe).find(be32(remote.word[2]), address, bytes);
+  std::byte* there = there_[port.pe].find(be32(remote.word[2]), address, bytes);
   if (there == nullptr) return remote_access_error;
 
   if (!atomic) {

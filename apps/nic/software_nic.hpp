@@ -37,7 +37,9 @@ struct NicCounts {
 class SoftwareNic {
  public:
   /// Serves the queues, which outlive it, until it is destroyed; then all that doorbells told of is done.
-  explicit SoftwareNic(Queues& queues, const NicOptions& options = {});
+  explicit SoftwareNic(const Queues& queues, const NicOptions& options = {});
+  /// Serves these queues, which reach memory here by local keys and each PE's by remote ones.
+  SoftwareNic(std::vector<Port> ports, MemoryKeys here, std::vector<MemoryKeys> there, const NicOptions& options = {});
   ~SoftwareNic();
   SoftwareNic(const SoftwareNic&) = delete;
   SoftwareNic& operator=(const SoftwareNic&) = delete;
@@ -47,7 +49,7 @@ class SoftwareNic {
  private:
   // A queue, as far as it has come.
   struct Lane {
-    Port* port;
+    const Port* port;
     std::uint64_t bell = 0;      // the doorbell as it was last
     std::uint32_t consumed = 0;  // requests
     std::uint32_t told = 0;      // of so many
@@ -67,7 +69,9 @@ class SoftwareNic {
   static void complete(Lane& lane);
   bool chance(std::uint32_t one_in) { return random_() % one_in == 0; }
 
-  Queues& queues_;
+  std::vector<Port> ports_;
+  MemoryKeys here_;
+  std::vector<MemoryKeys> there_;
   NicOptions options_;
   std::mt19937_64 random_;
   std::vector<Lane> lanes_;

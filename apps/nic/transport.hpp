@@ -4,8 +4,8 @@
 // A context has a queue to each PE for each kind of request, so that slots stay as they were prepared. A put and its
 // signal go by one queue, whose slots are for one and for the other in turn: the NIC keeps their order, and no thread
 // waits. Between queues nothing is ordered, so fence waits for completions, as quiet does. All memory is named by its
-// offset in what is registered, with the address 0: a PE's heap and, before it, what its teams need. What a thread
-// posted is complete when its context ends.
+// offset in what is registered, behind the endpoint's base: a PE's heap and, before it, what its teams need. What a
+// thread posted is complete when its context ends.
 //
 // What lies outside of the heap (a thread's own variables) the NIC does not reach: up to 8 bytes travel in the request,
 // more by a piece of the heap that the context keeps, piece by piece, and such calls wait.
@@ -64,6 +64,7 @@ struct Endpoint {
   std::uint32_t count;        ///< of contexts
   std::uint32_t largest;      ///< bytes that one request moves
   std::uint32_t stage_bytes;  ///< 64 or more
+  std::uint64_t base;         ///< address by which requests call the first byte of what is registered, a multiple of 8
 };
 
 /// `reach` says where rings, heap and doorbell records lie.
@@ -85,6 +86,7 @@ class Transport {
     shared_ = endpoint->contexts + number;
     largest_ = endpoint->largest;
     stage_bytes_ = endpoint->stage_bytes;
+    base_ = endpoint->base;
     return true;
   }
 
@@ -134,7 +136,7 @@ class Transport {
     by_one(handle, Thread{}, [&] {
       post<Kind::write_inline, Verb::write_inline>(
           handle, pe,
-          {.remote = offset(handle, to), .bytes = sizeof(T), .operand = words::cast<words::BitsOf<T>>(value)});
+          {.remote = place(handle, to), .bytes = sizeof(T), .operand = words::cast<words::BitsOf<T>>(value)});
     });
   }
 
@@ -142,7 +144,7 @@ class Transport {
   IMBREX_DEVICE T get_one(const Handle& handle, const T* from, std::uint32_t pe) {
     T value{};
     by_one(handle, Thread{}, [&] {
-      if (read_piece(handle, offset(handle, from), sizeof(T), pe))
+      if (read_piece(handle, place(handle, from), sizeof(T), pe))
         value = words::load(reinterpret_cast<const T*>(shared_->stage));
     });
     return value;
@@ -160,7 +162,7 @@ class Transport {
     by_one(handle, Thread{}, [&] {
       Queue& queue = queue_of(pe, Kind::write_inline);
       if (!reserve(handle, queue, pe, Kind::write_inline, 2)) return;
-      const std::uint64_t there = offset(handle, to);
+      const std::uint64_t there = place(handle, to);
       append<Verb::write_inline>(queue, {.remote = there, .bytes = 8, .operand = pair.first});
       const auto first = append<Verb::write_inline>(queue, {.remote = there + 8, .bytes = 8, .operand = pair.second});
       ring_doorbell<Verb::write_inline, reach>(queue, first);
@@ -199,6 +201,10 @@ class Transport {
  private:
   IMBREX_DEVICE static std::uint64_t offset(const Handle& handle, const void* address) {
     return reinterpret_cast<std::uint64_t>(address) - reinterpret_cast<std::uint64_t>(handle.group.own);
+  }
+  /// As requests call it.
+  IMBREX_DEVICE std::uint64_t place(const Handle& handle, const void* address) const {
+    return base_ + offset(handle, address);
   }
   IMBREX_DEVICE static bool in_heap(const Handle& handle, const void* address) {
     return offset(handle, address) < offset(handle, handle.own) + handle.bytes;
@@ -290,7 +296,7 @@ class Transport {
 
   IMBREX_DEVICE bool write(const Handle& handle, void* to, const void* from, std::uint64_t bytes, std::uint32_t pe,
                            bool wait) {
-    const std::uint64_t there = offset(handle, to), here = offset(handle, from);
+    const std::uint64_t there = place(handle, to), here = place(handle, from);
     if (in_heap(handle, from))
       return pieces(bytes, largest_,
                     [&](std::uint64_t done, std::uint32_t piece) {
@@ -301,7 +307,7 @@ class Transport {
     return pieces(bytes, stage_bytes_, [&](std::uint64_t done, std::uint32_t piece) {
       copies::copy<false>(shared_->stage, static_cast<const std::byte*>(from) + done, piece, Thread{});
       return post<Kind::write, Verb::write>(
-                 handle, pe, {.remote = there + done, .local = offset(handle, shared_->stage), .bytes = piece}) &&
+                 handle, pe, {.remote = there + done, .local = place(handle, shared_->stage), .bytes = piece}) &&
              complete_all<Kind::write>(handle, pe);
     });
   }
@@ -309,13 +315,13 @@ class Transport {
   /// Into the context's piece of the heap.
   IMBREX_DEVICE bool read_piece(const Handle& handle, std::uint64_t there, std::uint32_t bytes, std::uint32_t pe) {
     return post<Kind::read, Verb::read>(handle, pe,
-                                        {.remote = there, .local = offset(handle, shared_->stage), .bytes = bytes}) &&
+                                        {.remote = there, .local = place(handle, shared_->stage), .bytes = bytes}) &&
            complete_all<Kind::read>(handle, pe);
   }
 
   IMBREX_DEVICE bool read(const Handle& handle, void* to, const void* from, std::uint64_t bytes, std::uint32_t pe,
                           bool wait) {
-    const std::uint64_t there = offset(handle, from), here = offset(handle, to);
+    const std::uint64_t there = place(handle, from), here = place(handle, to);
     if (in_heap(handle, to))
       return pieces(bytes, largest_,
                     [&](std::uint64_t done, std::uint32_t piece) {
@@ -340,7 +346,7 @@ class Transport {
   IMBREX_DEVICE bool signal_alone(const Handle& handle, Signal* to, Signal value, SignalOperation operation,
                                   std::uint32_t pe) {
     if (!may_signal(handle)) return false;
-    const Moving moving{.remote = offset(handle, to), .bytes = 8, .operand = value};
+    const Moving moving{.remote = place(handle, to), .bytes = 8, .operand = value};
     return operation == SignalOperation::set ? post<Kind::write_inline, Verb::write_inline>(handle, pe, moving)
                                              : post<Kind::fetch_add, Verb::fetch_add>(handle, pe, moving);
   }
@@ -352,8 +358,8 @@ class Transport {
     if (by_pieces)
       return write(handle, to, from, bytes, pe, true) && signal_alone(handle, signal, value, operation, pe);
     const Moving data{
-        .remote = offset(handle, to), .local = offset(handle, from), .bytes = static_cast<std::uint32_t>(bytes)};
-    const Moving word{.remote = offset(handle, signal), .bytes = 8, .operand = value};
+        .remote = place(handle, to), .local = place(handle, from), .bytes = static_cast<std::uint32_t>(bytes)};
+    const Moving word{.remote = place(handle, signal), .bytes = 8, .operand = value};
     return operation == SignalOperation::set
                ? post_both<Kind::write_and_set, Verb::write_inline>(handle, pe, data, word, wait)
                : post_both<Kind::write_and_add, Verb::fetch_add>(handle, pe, data, word, wait);
@@ -382,7 +388,7 @@ class Transport {
 
   template <Atomic T, typename Operation>
   IMBREX_DEVICE T change(const Handle& handle, T* address, std::uint32_t pe, const Operation& operation) {
-    const std::uint64_t there = offset(handle, address);
+    const std::uint64_t there = place(handle, address);
     std::uint64_t before = 0;
     if constexpr (Integer<T> && sizeof(T) == 8 && std::is_same_v<Operation, operations::Add<T>>) {
       post<Kind::fetch_add, Verb::fetch_add>(
@@ -419,6 +425,7 @@ class Transport {
 
   Shared* shared_ = nullptr;
   std::uint32_t largest_ = 0, stage_bytes_ = 0;
+  std::uint64_t base_ = 0;
   std::uint32_t next_ = 0;        // queue to look at
   const Handle* used_ = nullptr;  // where this thread posted something
 };
