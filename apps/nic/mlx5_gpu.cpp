@@ -7,7 +7,7 @@
 namespace imbrex::shmem::mlx5 {
 namespace {
 
-// cuda.h's values, which this build may be without; nic_test.cpp compares them.
+// cuda.h's values, which this build may be without; tests/shmem/mlx5/nic_test.cpp compares them.
 constexpr int flush_options_attribute = 117, writes_ordering_attribute = 118, flush_by_host = 1;
 constexpr unsigned portable = 1, mapped = 2, io_memory = 4;
 constexpr int dma_buffer_handle = 1;

@@ -19,7 +19,7 @@
 namespace imbrex::shmem::mlx5 {
 
 struct Mlx5Options {
-  std::string device;          ///< its name, such as "mlx5_0"; empty: the first of mlx5. PEs' may differ
+  std::string device = {};     ///< its name, such as "mlx5_0"; empty: the first of mlx5. PEs' may differ
   std::uint8_t port = 1;       ///< of the device
   int gid_index = -1;          ///< of the port; -1: over Ethernet the first of RoCE v2, IPv4's before others; else 0
   double ack_timeout = 0.067;  ///< seconds until what was not acknowledged is sent again, up to 7 times
