@@ -124,7 +124,8 @@ void Mlx5Device::choose_gid(const ibv_port_attr& port) {
 }
 
 void Mlx5Device::register_memory(std::byte* begin, std::uint64_t bytes, const NicGpu* gpu) {
-  const std::uint64_t within = reinterpret_cast<std::uintptr_t>(begin) % nic_page;
+  const auto page = static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE));
+  const std::uint64_t within = reinterpret_cast<std::uintptr_t>(begin) % page;
   // NOTE: without IBV_ACCESS_RELAXED_ORDERING, which lets a signal overtake its data.
   const int access =
       IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC;
@@ -132,7 +133,7 @@ void Mlx5Device::register_memory(std::byte* begin, std::uint64_t bytes, const Ni
   const int first_errno = errno;
   std::string call = fmt::format("ibv_reg_mr_iova of {} bytes", bytes);
   if (region == nullptr && gpu != nullptr) {
-    const std::uint64_t pages = (within + bytes + nic_page - 1) / nic_page * nic_page;
+    const std::uint64_t pages = (within + bytes + page - 1) / page * page;
     const DmaBuffer buffer(*gpu, begin - within, pages);
     region = verbs_.reg_dmabuf_mr(domain_.get(), within, bytes, within, buffer.file, access);
     if (region == nullptr)

@@ -50,7 +50,7 @@ std::map<std::uint32_t, Register*> registers;
 std::map<std::uint32_t, Object*> objects;
 
 ibv_device device_of_fake;
-ibv_device* device_list[2];
+thread_local ibv_device* device_list[2];
 
 // Whether this call is to fail.
 bool fails(const char* call) {
@@ -284,7 +284,7 @@ int mlx5dv_init_obj(mlx5dv_obj* object, std::uint64_t type) {
     object->pd.out->pdn = 77;
     return 0;
   }
-  static mlx5_wqe_av path{};
+  static thread_local mlx5_wqe_av path{};
   path.rmac[0] = 0x02, path.rmac[5] = 0x99;
   path.rgid[10] = path.rgid[11] = 0xff;
   path.rgid[15] = static_cast<std::uint8_t>(object->ah.in->handle);

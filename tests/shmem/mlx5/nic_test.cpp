@@ -7,8 +7,7 @@
 
 #include <set>
 
-#include "apps/nic/mlx5_libraries.hpp"
-#include "apps/nic/mlx5_nic.hpp"
+#include "apps/nic/mlx5_device.hpp"
 #include "shmem/mlx5/fake_mlx5.hpp"
 #include "shmem/mlx5/fixture.hpp"
 #include "shmem/suite.hpp"
@@ -163,7 +162,7 @@ TEST_F(Mlx5FakeNic, EveryCallThatFailsIsNamedAndNothingIsLeft) {
         }
         failed.insert(state.failed);
         expect_begin(said, std::string("no mlx5 NIC: PE 0: ") + state.failed);
-        EXPECT_NE(said.find(failed.size() < 3 ? " on this host failed: errno 12 (Cannot allocate memory)"
+        EXPECT_NE(said.find(failed.size() < 2 ? " on this host failed: errno 12 (Cannot allocate memory)"
                                               : " on mlx5_9 failed: errno 12 (Cannot allocate memory)"),
                   std::string::npos)
             << said;
@@ -362,6 +361,37 @@ TEST_F(Mlx5FakeNic, ARegisterIsMappedOnceAndLetGo) {
 #endif
   }
   EXPECT_EQ(fake.state().objects, 0);
+}
+
+// Without nvidia_peermem a NIC takes no addresses of a GPU.
+TEST_F(Mlx5FakeNic, AGpusMemoryIsRegisteredByDmaBuffers) {
+  fake.start({.takes_memory = false});
+  {
+    const NicGpu gpu(0, IMBREX_FAKE_MLX5);
+    Mlx5Device device(fake_options);
+    alignas(4096) static std::byte memory[8192];
+    device.register_memory(memory + 256, 4096, &gpu);
+    EXPECT_EQ(fake.state().iova, 256u);
+    EXPECT_EQ(device.card().base, 256u);
+    device.map_queues(memory, sizeof memory, &gpu);
+    // A heap in memory has no such way.
+    Mlx5Device another(fake_options);
+    expect_begin(gpu_says([&] { another.register_memory(memory, 4096, nullptr); }),
+                 "ibv_reg_mr_iova of 4096 bytes on mlx5_9 failed: errno 22 (Invalid argument)");
+  }
+  EXPECT_EQ(fake.state().objects, 0);
+  for (std::uint64_t at = 0;; ++at) {
+    fake.start({.fail_at = at, .takes_memory = false});
+    const std::string said = gpu_says([] {
+      const NicGpu gpu(0, IMBREX_FAKE_MLX5);
+      Mlx5Device device(fake_options);
+      alignas(4096) static std::byte memory[4096];
+      device.register_memory(memory, 4096, &gpu);
+      device.map_queues(memory, 4096, &gpu);
+    });
+    EXPECT_EQ(fake.state().objects, 0) << said;
+    if (said == "nothing" && fake.state().failed[0] == 0) break;
+  }
 }
 
 TEST_F(Mlx5FakeNic, EachCallOfCudaThatFailsIsNamed) {
