@@ -144,7 +144,7 @@ TEST_F(Mlx5FakeNic, EveryCallThatFailsIsNamedAndNothingIsLeft) {
     std::set<std::string> failed;
     std::uint64_t calls = 0;
     const int code = run_threads(1, small_world, [&](World& world) {
-      Heap heap(world, small_heap);
+      Heap heap(world, {.device = Device::cpu, .bytes = std::size_t{1} << 20});
       for (;; ++calls) {
         fake.start({.fail_at = calls, .number = ENOMEM, .ethernet = ethernet});
         std::string said = "made";
@@ -286,8 +286,10 @@ TEST_F(Mlx5FakeNic, TheSuiteRunsOverItsQueues) {
   const auto cases = shmem::test::calls_on_mlx5();
   const int code = run_processes(3, large_world, [&](World& world) {
     fake.start({.ethernet = true});
+    world.heap().allocate(256);  // so that what is registered does not begin with a page
     Heap heap(world, large_heap);
     const Mlx5Nic made(heap, options, fake_options);
+    if (made.keys().base == 0) return 4;
     const QueueLayout layout(heap, options);
     MemoryKeys here;
     std::vector<MemoryKeys> there(layout.pes());
