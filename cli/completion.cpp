@@ -56,7 +56,7 @@ Names options_of(const CLI::App& command) {
   return names;
 }
 
-// What may follow a command, but for options.
+// Words that may follow a command, without its options.
 Names words_of(const CLI::App& command) {
   Names words = commands_of(command);
   if (command.get_option_no_throw("OP") != nullptr)

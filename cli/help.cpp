@@ -10,6 +10,7 @@
 #include <CLI/CLI.hpp>
 
 #include "own_operators.hpp"
+#include "program/explain.hpp"
 
 namespace imbrex::cli {
 namespace {
@@ -86,12 +87,17 @@ std::string operator_of(const CLI::App& command) {
   return op == nullptr || op->count() == 0 ? std::string() : op->results().front();
 }
 
-// The line of a command's description that tells of an operator; empty: there is none.
+// What a command's description says of an operator, on a line of its own, or else what all know of it; empty: it is
+// none.
 std::string line_about(const std::string& description, const std::string& op) {
   const std::string begin = "  " + op + " ";
   const std::size_t at = ("\n" + description).find("\n" + begin);
-  if (op.empty() || at == std::string::npos) return {};
-  return description.substr(at, std::min(description.find('\n', at), description.size()) - at);
+  if (op.empty()) return {};
+  if (at != std::string::npos)
+    return description.substr(at, std::min(description.find('\n', at), description.size()) - at);
+  for (const program::OperatorHelp& each : program::list_operators())
+    if (each.name == op) return fmt::format("{} {}", begin, each.about);
+  return {};
 }
 
 class Page {
@@ -112,10 +118,10 @@ class Page {
     text += subcommands();
     text += "\n" + (about_.empty() ? command_.get_footer() : examples());
     if (!left_out_.empty())
-      text += fmt::format("\n\n{} --help-all also lists: {}{}", path_of(command_), fmt::join(left_out_, ", "),
+      text += fmt::format("\n\nAll options, also of {}: {} --help-all{}", fmt::join(left_out_, ", "), path_of(command_),
                           command_.get_option_no_throw("OP") == nullptr
                               ? ""
-                              : fmt::format("; {} OP --help, what is of use to one operator", path_of(command_)));
+                              : fmt::format(". Options of one operator: {} OP --help", path_of(command_)));
     return wrapped(text, width_) + "\n";
   }
 

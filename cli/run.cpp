@@ -109,6 +109,7 @@ void add_run(Program& program) {
       "  imbrex run all_gather_gemm --m 4096 --n 4096 --k 4096 --device cuda --repeat 10 --verify\n"
       "  imbrex run all_gather_gemm --m 512 --n 4096 --k 4096 --more-n 1024,1024 --gathered-a --verify\n"
       "  imbrex run gemm_reduce_scatter --m 512 --n 512 --k 2048 --type e4m3 --scales row --verify\n"
+      "  imbrex run gemm_all_to_all --m 512 --n 512 --k 2048 --verify\n"
       "  imbrex run gemm_all_reduce --plan plan.json --repeat 10 --json result.json\n"
       "  imbrex run gemm_all_reduce --m 512 --n 512 --k 2048 --codec int4+int8 --verify" +
           examples,

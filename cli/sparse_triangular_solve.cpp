@@ -12,7 +12,7 @@
 namespace imbrex::cli {
 namespace {
 
-using namespace apps::sparse;
+using namespace program::sparse;
 
 constexpr const char* solve_name = "sparse_triangular_solve";
 

@@ -195,7 +195,7 @@ Mlx5Queue Mlx5Device::create_queue(const QueuePlace& place, bool for_gpu) {
   cq.set(cq_in::cq_umem_valid, 1);
   cq.set(cq_in::cq_umem_id, queues_->umem_id);
   cq.set(cq_in::cq_umem_offset, place.completions);
-  cq.set(in_cq(prm::cqc::cc), 1);  // collapsed, and may overrun: nobody tells the NIC what was read
+  cq.set(in_cq(prm::cqc::cc), 1);  // collapsed, and may overrun: the NIC is not told what was read
   cq.set(in_cq(prm::cqc::oi), 1);
   cq.set(in_cq(prm::cqc::log_cq_size), log2_of(place.slots));
   cq.set(in_cq(prm::cqc::uar_page), queue.uar->page_id);

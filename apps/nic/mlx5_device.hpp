@@ -54,7 +54,7 @@ class Mlx5Device {
   const PortCard& card() const { return card_; }
   std::uint32_t local_key() const { return memory_->lkey; }
 
-  /// Memory that requests reach, as one region. Its address is what `begin` has within a page, since the kernel wants
+  /// Memory that requests reach, as one region. Its address is what `begin` has within a page, since the kernel needs
   /// that of both to agree. `gpu`: whose memory it is, or none.
   void register_memory(std::byte* begin, std::uint64_t bytes, const NicGpu* gpu);
   /// Memory for rings, records and completions.

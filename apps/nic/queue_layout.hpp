@@ -1,5 +1,5 @@
-// What the queues of a PE over a symmetric heap have in common, whoever makes them: how many there are, whom they go
-// to, their pieces of the heap, and rings whose requests are prepared.
+// What the queues of a PE over a symmetric heap have in common: how many there are, to which PEs they go,
+// their pieces of the heap, and rings whose requests are prepared.
 #pragma once
 
 #include <cstdint>

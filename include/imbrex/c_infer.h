@@ -25,7 +25,7 @@ typedef struct imbrex_operator_rules {
   int32_t reserved;
 } imbrex_operator_rules;
 
-/// The rules of the operator of that kind with A and B of that type, over so many ranks. `rules->size` is set before.
+/// The rules of the operator of that kind with A and B of that type, over `ranks` ranks. `rules->size` is set before.
 /// Fails for a kind that is none, which tells callers how many kinds there are: they are numbered from 0.
 imbrex_status imbrex_operator_rules_of(imbrex_operator_kind kind, imbrex_type type, int32_t ranks,
                                        imbrex_operator_rules* rules) IMBREX_NOEXCEPT;
@@ -63,10 +63,15 @@ typedef struct imbrex_results {
 /// matrices; data are those given, and NULL for results that are not there yet. *count, which says for how many there
 /// is room, becomes how many there are. Names live for ever.
 ///
-/// Fails with IMBREX_INVALID_INPUT and a text that names value and rule: for an operand that is missing, given twice or
-/// of no such operator; for types and extents that make no product, or do not divide by the ranks; for three dimensions
-/// that lie as no matrix does; for an output of another shape; and for what validate says of the problem (problem.hpp).
-/// How a bias, scales and outputs fit in all else, the call itself says, as imbrex_operator_run tells.
+/// Fails with IMBREX_INVALID_INPUT, and a text that names value and rule:
+///
+/// - an operand is missing, given twice, or of no such operator;
+/// - types and extents make no product, or do not divide by the ranks;
+/// - three dimensions lie as no matrix does;
+/// - an output has another shape;
+/// - validate (problem.hpp) refuses the problem.
+///
+/// The call itself says how a bias, scales and outputs fit in all else (imbrex_operator_run).
 imbrex_status imbrex_operator_infer(const imbrex_call* call, imbrex_gemm* gemm, imbrex_results* results,
                                     imbrex_operand* operands, uint64_t* count) IMBREX_NOEXCEPT;
 

@@ -10,7 +10,7 @@
 
 namespace imbrex::program {
 
-using apps::JacobiRequest;
+using apps::JacobiRequest, apps::JacobiTile, apps::JacobiWay, apps::parse_jacobi_tile, apps::parse_jacobi_way;
 
 struct JacobiResult {
   Device device = Device::cpu;  ///< that the ranks worked on

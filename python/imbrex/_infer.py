@@ -14,7 +14,7 @@ _MOST_OPERANDS = 16
 
 
 class Rules(NamedTuple):
-    """What sets an operator apart from the others, over so many ranks. imbrex_operator_rules tells of the numbers."""
+    """What sets an operator apart from the others, over this many ranks. imbrex_operator_rules tells of the numbers."""
 
     sums: bool
     several_b: bool

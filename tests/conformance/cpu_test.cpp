@@ -81,15 +81,16 @@ TEST_P(Conformance, IsRight) {
       << c.name;
 }
 
+std::string name_of_case(const testing::TestParamInfo<std::tuple<Way, std::size_t>>& info) {
+  const auto [way, number] = info.param;
+  return fmt::format("{}_{}", way_names[static_cast<int>(way)], test::conformance_cases(ranks)[number].name);
+}
+
 INSTANTIATE_TEST_SUITE_P(Cases, Conformance,
                          testing::Combine(testing::Values(Way::open, Way::sequential, Way::decomposed, Way::fused,
                                                           Way::signaled, Way::simulated),
                                           testing::Range(std::size_t{0}, test::conformance_cases(ranks).size())),
-                         [](const auto& info) {
-                           const auto [way, number] = info.param;
-                           return fmt::format("{}_{}", way_names[static_cast<int>(way)],
-                                              test::conformance_cases(ranks)[number].name);
-                         });
+                         name_of_case);
 
 // The list says what it claims: each operator has as many cases, and names are apart.
 TEST(ConformanceCases, CoverEachOperatorAlike) {

@@ -68,13 +68,13 @@ TEST_P(GpuConformance, IsRight) {
   EXPECT_EQ(test::on_ranks(test::most_ranks(), 60, [&](World& world) { run_cases(world, strategy); }), 0);
 }
 
-INSTANTIATE_TEST_SUITE_P(Strategies, GpuConformance,
 #if defined(IMBREX_HAVE_LIBRARIES)
-                         testing::Values(Strategy::fused, Strategy::sequential, Strategy::decomposed,
-                                         Strategy::signaled),
+constexpr Strategy strategies[] = {Strategy::fused, Strategy::sequential, Strategy::decomposed, Strategy::signaled};
 #else
-                         testing::Values(Strategy::fused),
+constexpr Strategy strategies[] = {Strategy::fused};
 #endif
+
+INSTANTIATE_TEST_SUITE_P(Strategies, GpuConformance, testing::ValuesIn(strategies),
                          [](const auto& info) { return std::string(name_of(info.param)); });
 
 }  // namespace
