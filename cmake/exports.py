@@ -12,6 +12,8 @@ from pathlib import Path
 
 # Namespaces of what is linked into the program itself.
 OWN = re.compile(r"imbrex::(?:program|apps)::")
+# What the command line, whose objects are not read, hands to the program's.
+HANDED = ("imbrex::plan::GivenKnobs::*",)
 
 
 def asked_for(nm, objects, *options):
@@ -33,7 +35,8 @@ def main(nm, version, public, objects, out):
     private = sorted(name for name, readable in names.items()
                      if "6imbrex" in name and not shown.fullmatch(readable) and not OWN.search(readable.split("(")[0]))
     Path(out).write_text(f"IMBREX_{version} {{\n  global:\n{text}  local: *;\n}};\nIMBREX_PRIVATE {{\n  global:\n"
-                         + "".join(f"    {name};\n" for name in private) + "};\n")
+                         + "".join(f"    {name};\n" for name in private)
+                         + '    extern "C++" {\n' + "".join(f"      {name};\n" for name in HANDED) + "    };\n};\n")
 
 
 if __name__ == "__main__":

@@ -10,19 +10,19 @@
 
 #include "imbrex/error.hpp"
 
-namespace imbrex::apps {
+/// Throws Error(invalid_input) with a formatted message unless `condition` holds. The message is made only then.
+#define IMBREX_EXPECTS(condition, ...)                                                       \
+  do {                                                                                       \
+    if (!(condition)) [[unlikely]]                                                           \
+      throw ::imbrex::Error(::imbrex::ErrorCode::invalid_input, ::fmt::format(__VA_ARGS__)); \
+  } while (false)
 
-/// Throws Error(invalid_input) with a formatted message unless `holds`.
-template <typename... Args>
-void expect(bool holds, fmt::format_string<Args...> text, Args&&... args) {
-  if (!holds) [[unlikely]]
-    throw Error(ErrorCode::invalid_input, fmt::format(text, std::forward<Args>(args)...));
-}
+namespace imbrex::apps {
 
 /// `value` as a `To`. Throws Error(invalid_input) naming both if `To` does not hold it.
 template <std::integral To, std::integral From>
 To narrow(From value, std::string_view what) {
-  expect(std::in_range<To>(value), "{} = {}: it must fit in {} bits", what, value, 8 * sizeof(To));
+  IMBREX_EXPECTS(std::in_range<To>(value), "{} = {}: it must fit in {} bits", what, value, 8 * sizeof(To));
   return static_cast<To>(value);
 }
 

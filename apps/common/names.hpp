@@ -16,7 +16,7 @@ template <typename T, std::size_t N>
 T value_named(const std::array<std::string_view, N>& names, std::string_view text, std::string_view what) {
   for (std::size_t i = 0; i < N; ++i)
     if (names[i] == text) return static_cast<T>(i);
-  expect(false, "'{}' is not {}; it must be one of {}", printable(text), what, fmt::join(names, ", "));
+  IMBREX_EXPECTS(false, "'{}' is not {}; it must be one of {}", printable(text), what, fmt::join(names, ", "));
   return {};
 }
 

@@ -5,7 +5,7 @@
 namespace imbrex::shmem::mlx5 {
 
 void MemoryKeys::add(std::uint32_t key, std::byte* at, std::uint64_t bytes, std::uint64_t first) {
-  apps::expect(find(key, first, 0) == nullptr, "memory key {:#x} is taken", key);
+  IMBREX_EXPECTS(find(key, first, 0) == nullptr, "memory key {:#x} is taken", key);
   regions_.push_back({key, at, bytes, first});
 }
 

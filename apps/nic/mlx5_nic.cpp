@@ -139,9 +139,9 @@ void Mlx5Nic::Parts::fill() {
   keys.local = device->local_key();
   keys.base = device->card().base;
   for (std::uint32_t pe = 0; pe < layout.pes(); ++pe) {
-    apps::expect(cards[pe].base == keys.base && cards[pe].queues == layout.count(),
-                 "PEs disagree: PE {} has {} queues and memory at {:#x}, this one {} and {:#x}", pe, cards[pe].queues,
-                 cards[pe].base, layout.count(), keys.base);
+    IMBREX_EXPECTS(cards[pe].base == keys.base && cards[pe].queues == layout.count(),
+                   "PEs disagree: PE {} has {} queues and memory at {:#x}, this one {} and {:#x}", pe, cards[pe].queues,
+                   cards[pe].base, layout.count(), keys.base);
     keys.remote.push_back(cards[pe].key);
   }
   std::vector<std::byte> image(area.bytes);

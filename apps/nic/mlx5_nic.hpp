@@ -2,8 +2,8 @@
 // the NIC's own commands (DEVX), in memory that kernels reach. libibverbs and libmlx5 are found at run time.
 //
 // NOTE: it has never run on a NIC. Its tests are the manual's layout of commands, and libraries that stand in for
-// libibverbs and libmlx5 (tests/shmem/mlx5): whether a NIC takes these commands has not been seen. A heap on GPUs is not
-// allocated with gpuDirectRDMACapable so far, which NICs may ask for; then registering it is the call that fails.
+// libibverbs and libmlx5 (tests/shmem/mlx5): whether a NIC takes these commands has not been seen. A heap on GPUs is
+// not allocated with gpuDirectRDMACapable so far, which NICs may ask for; then registering it is the call that fails.
 //
 // All of it lies in the symmetric heap: rings, doorbell records and completions, hence in a GPU's memory where the heap
 // is there, and Context<Mlx5> needs no fence of the system's scope. Memory is registered without relaxed ordering,

@@ -31,8 +31,8 @@ class Block {
  public:
   /// Throws Error(invalid_input) for a value that the field does not hold.
   void set(Field field, std::uint64_t value) {
-    apps::expect(field.bits >= 64 || value >> field.bits == 0, "{:#x} does not fit in a command's {} bits at {:#x}",
-                 value, field.bits, field.at);
+    IMBREX_EXPECTS(field.bits >= 64 || value >> field.bits == 0, "{:#x} does not fit in a command's {} bits at {:#x}",
+                   value, field.bits, field.at);
     if (field.bits == 64) {
       set({field.at, 32}, value >> 32);
       set({field.at + 32, 32}, value & 0xffffffffu);

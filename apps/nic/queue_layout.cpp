@@ -6,16 +6,16 @@ namespace imbrex::shmem::mlx5 {
 
 QueueLayout::QueueLayout(const Heap& heap, const QueueOptions& options)
     : options_(options), pes_(static_cast<std::uint32_t>(heap.pes())) {
-  apps::expect(options.contexts >= 1 && options.contexts <= 1024, "contexts = {}: there are 1 to 1024",
-               options.contexts);
-  apps::expect(options.slots >= 2 && options.slots <= most_slots && (options.slots & (options.slots - 1)) == 0,
-               "slots = {}: a ring has a power of two of them, from 2 to {}", options.slots, most_slots);
-  apps::expect(options.largest >= 8 && options.largest <= 1u << 30, "largest = {}: a request moves 8 bytes to 1 GiB",
-               options.largest);
-  apps::expect(options.stage_bytes >= 64 && options.stage_bytes <= 1u << 20 && options.stage_bytes % 8 == 0 &&
-                   options.stage_bytes <= options.largest,
-               "stage_bytes = {}: it is a multiple of 8 from 64 to 1 MiB, and {} at most, which a request moves",
-               options.stage_bytes, options.largest);
+  IMBREX_EXPECTS(options.contexts >= 1 && options.contexts <= 1024, "contexts = {}: there are 1 to 1024",
+                 options.contexts);
+  IMBREX_EXPECTS(options.slots >= 2 && options.slots <= most_slots && (options.slots & (options.slots - 1)) == 0,
+                 "slots = {}: a ring has a power of two of them, from 2 to {}", options.slots, most_slots);
+  IMBREX_EXPECTS(options.largest >= 8 && options.largest <= 1u << 30, "largest = {}: a request moves 8 bytes to 1 GiB",
+                 options.largest);
+  IMBREX_EXPECTS(options.stage_bytes >= 64 && options.stage_bytes <= 1u << 20 && options.stage_bytes % 8 == 0 &&
+                     options.stage_bytes <= options.largest,
+                 "stage_bytes = {}: it is a multiple of 8 from 64 to 1 MiB, and {} at most, which a request moves",
+                 options.stage_bytes, options.largest);
   const Handle& handle = heap.handle();
   begin_ = reinterpret_cast<std::byte*>(handle.group.own);
   bytes_ = static_cast<std::uint64_t>(handle.own - begin_) + handle.bytes;

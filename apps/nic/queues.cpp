@@ -10,7 +10,7 @@ namespace {
 constexpr std::uint32_t first_number = 0x1000;  // of a PE's queues
 
 const Heap& in_memory(const Heap& heap) {
-  apps::expect(heap.device() == Device::cpu, "queues for a NIC of software need a heap in memory of hosts");
+  IMBREX_EXPECTS(heap.device() == Device::cpu, "queues for a NIC of software need a heap in memory of hosts");
   return heap;
 }
 

@@ -39,8 +39,8 @@ SoftwareNic::SoftwareNic(std::vector<Port> ports, MemoryKeys here, std::vector<M
       there_(std::move(there)),
       options_(options),
       random_(options.seed) {
-  apps::expect(options.max_delay >= 0 && options.max_delay <= 1, "max_delay = {} s: it must be from 0 to 1",
-               options.max_delay);
+  IMBREX_EXPECTS(options.max_delay >= 0 && options.max_delay <= 1, "max_delay = {} s: it must be from 0 to 1",
+                 options.max_delay);
   for (const Port& port : ports_) lanes_.push_back({&port});
   thread_ = std::thread([this] { run(); });
 }

@@ -121,14 +121,14 @@ void fill_block(Matrix& matrix, Random& random) {
 
 Kind parse_kind(std::string_view name) {
   const auto found = std::find(kind_names.begin(), kind_names.end(), name);
-  expect(found != kind_names.end(), "'{}': it must be {}", name, fmt::join(kind_names, ", "));
+  IMBREX_EXPECTS(found != kind_names.end(), "'{}': it must be {}", name, fmt::join(kind_names, ", "));
   return static_cast<Kind>(found - kind_names.begin());
 }
 
 std::string_view name_of(Kind kind) { return kind_names[static_cast<std::size_t>(kind)]; }
 
 Matrix generate(Kind kind, std::int64_t rows, std::uint64_t seed) {
-  expect(rows >= 1 && rows <= most_rows, "rows = {}: from 1 to {}", rows, most_rows);
+  IMBREX_EXPECTS(rows >= 1 && rows <= most_rows, "rows = {}: from 1 to {}", rows, most_rows);
   Matrix matrix{rows, rows, {}};
   Random random(seed * kind_names.size() + static_cast<std::uint64_t>(kind));
   switch (kind) {

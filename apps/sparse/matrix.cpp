@@ -30,10 +30,10 @@ void expect_triangular(const Matrix& matrix) {
     if (below == nullptr && entry.row > entry.col) below = &entry;
     if (above == nullptr && entry.row < entry.col) above = &entry;
   }
-  expect(below == nullptr || above == nullptr,
-         "row {}: entry {} lies above the diagonal, and entry {} below it: the matrix is not triangular; its "
-         "lower or upper part may be taken",
-         above->row + 1, at(*above), at(*below));
+  IMBREX_EXPECTS(below == nullptr || above == nullptr,
+                 "row {}: entry {} lies above the diagonal, and entry {} below it: the matrix is not triangular; its "
+                 "lower or upper part may be taken",
+                 above->row + 1, at(*above), at(*below));
 }
 
 void expect_regular(const Matrix& matrix) {
@@ -41,10 +41,10 @@ void expect_regular(const Matrix& matrix) {
   for (const Entry& entry : matrix.entries) {
     if (entry.row != entry.col) continue;
     if (entry.row != row) break;
-    expect(entry.value != 0, "row {}: its diagonal is 0: the matrix is singular", row + 1);
+    IMBREX_EXPECTS(entry.value != 0, "row {}: its diagonal is 0: the matrix is singular", row + 1);
     ++row;
   }
-  expect(row == matrix.rows, "row {}: it has no diagonal: the matrix is singular", row + 1);
+  IMBREX_EXPECTS(row == matrix.rows, "row {}: it has no diagonal: the matrix is singular", row + 1);
 }
 
 }  // namespace
@@ -67,7 +67,8 @@ Part parse_part(std::string_view name) {
 }
 
 Triangular triangular_of(const Matrix& matrix, Part part, bool transposed) {
-  expect(matrix.rows == matrix.cols, "the matrix is {} x {}: a triangular one is square", matrix.rows, matrix.cols);
+  IMBREX_EXPECTS(matrix.rows == matrix.cols, "the matrix is {} x {}: a triangular one is square", matrix.rows,
+                 matrix.cols);
   if (part == Part::whole) expect_triangular(matrix);
   expect_regular(matrix);
 
@@ -116,11 +117,12 @@ void expect_solvable(const Triangular& system) {
   for (std::size_t row = 0; row < system.diagonal.size(); ++row) {
     const auto diagonal = static_cast<T>(system.diagonal[row]);
     const auto number = system.row_at(static_cast<std::int64_t>(row)) + 1;
-    expect(diagonal != 0 && std::isfinite(diagonal), "row {}: its diagonal {} is {} in {}", number,
-           system.diagonal[row], diagonal, type);
+    IMBREX_EXPECTS(diagonal != 0 && std::isfinite(diagonal), "row {}: its diagonal {} is {} in {}", number,
+                   system.diagonal[row], diagonal, type);
     for (std::int64_t e = system.begin[row]; e < system.begin[row + 1]; ++e) {
       const double value = system.value[static_cast<std::size_t>(e)];
-      expect(std::isfinite(static_cast<T>(value)), "row {}: its element {} is not finite in {}", number, value, type);
+      IMBREX_EXPECTS(std::isfinite(static_cast<T>(value)), "row {}: its element {} is not finite in {}", number, value,
+                     type);
     }
   }
 }

@@ -77,7 +77,7 @@ class Maker {
       if (others != 0) ++result_.cut_rows, meets_[levels_.of[row]] = true;
     }
     const std::uint64_t most = *std::max_element(slots.begin(), slots.end());
-    expect(most <= from_slot, "a PE gets {} parts of rows from others: at most {}", most, from_slot);
+    IMBREX_EXPECTS(most <= from_slot, "a PE gets {} parts of rows from others: at most {}", most, from_slot);
     result_.most_slots = static_cast<std::uint32_t>(most);
     result_.most_rows = static_cast<std::uint32_t>(*std::max_element(rows.begin(), rows.end()));
   }

@@ -165,7 +165,8 @@ void Solver<T>::solve() {
 
 template <typename T>
 void Solver<T>::enqueue(CudaStream stream) {
-  expect(parts_->way != Way::kernel_boundaries, "a solve at kernel boundaries is not one kernel, and cannot be queued");
+  IMBREX_EXPECTS(parts_->way != Way::kernel_boundaries,
+                 "a solve at kernel boundaries is not one kernel, and cannot be queued");
   const auto launch = parts_->way == Way::ring ? parts_->launches.by_ring : parts_->launches.in_kernel;
   launch(parts_->heap, {parts_->blocks, parts_->at_once, stream}, parts_->args);
 }

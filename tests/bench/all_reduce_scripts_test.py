@@ -68,7 +68,7 @@ class Tables(unittest.TestCase):
         self.assertIn("4 NVIDIA H200, 2026-01-01; nccl 2.28.3, torch 2.11; bf16;", document)
         self.assertIn("2 NVIDIA H200, 2026-01-01; nccl 2.28.3; bf16;", document)
         self.assertEqual({path.name: len(xml.fromstring(text).findall("{http://www.w3.org/2000/svg}polyline")) for path, text in files.items()},
-                         {"all-reduce-exact-4xh200.svg": 2, "all-reduce-coded-4xh200.svg": 3, "all-reduce-ctas-4xh200.svg": 2})
+                         {"all-reduce-exact-4xh200.svg": 2, "all-reduce-quantized-4xh200.svg": 3, "all-reduce-ctas-4xh200.svg": 2})
         for path in files:
             self.assertIn(f"({path.name})", document)
         for text in files.values():

@@ -28,6 +28,10 @@ def load_c(folder):
     return _c
 
 
+# Numbers of operators, as c.h has them.
+ALL_GATHER_GEMM, GEMM_REDUCE_SCATTER, GEMM_ALL_REDUCE = 0, 1, 2
+
+
 class Rank:
     """One rank, its world, and calls on matrices of floats in buffers."""
 
@@ -43,7 +47,7 @@ class Rank:
         """`a` and `b` are N x N, at those addresses."""
         c = self.c
         if kind not in self.operators:
-            gather, sums = kind == c.ALL_GATHER_GEMM, kind in (c.GEMM_REDUCE_SCATTER, c.GEMM_ALL_REDUCE)
+            gather, sums = kind == ALL_GATHER_GEMM, kind in (GEMM_REDUCE_SCATTER, GEMM_ALL_REDUCE)
             shape = c.new(c.Gemm, m=N * (self.size if gather else 1), n=N * (self.size if gather else 1),
                           k=N * (self.size if sums else 1), type=c.FP32)
             options = c.new(c.OperatorOptions, device=c.CPU)
@@ -63,10 +67,10 @@ def body(c):
     at = ctypes.addressof
     own = self.rank * N * N * 4
     for kind in range(4):
-        rows = {c.ALL_GATHER_GEMM: N * self.size, c.GEMM_REDUCE_SCATTER: N // self.size}.get(kind, N)
+        rows = {ALL_GATHER_GEMM: N * self.size, GEMM_REDUCE_SCATTER: N // self.size}.get(kind, N)
         room, b, want = self.buffer(N * self.size), self.buffer(N * self.size), self.buffer(rows)
         before = bytes(room), bytes(b)
-        other = at(room) + (4 * N if kind == c.ALL_GATHER_GEMM else 0)  # a gather takes no such rows
+        other = at(room) + (4 * N if kind == ALL_GATHER_GEMM else 0)  # a gather takes no such rows
         for a, out, name in ((other, at(room), "a"), (at(want), at(b), "b"), (at(want), at(b) + 4 * N * (N - 1), "b")):
             try:
                 self.call(kind, a if name == "a" else other, at(b), out, rows)
@@ -81,7 +85,7 @@ def body(c):
             got = self.buffer(rows)
             self.call(kind, at(room) + own, at(b), at(got), rows)
             assert bytes(got) == bytes(want)
-        if kind == c.ALL_GATHER_GEMM:
+        if kind == ALL_GATHER_GEMM:
             self.call(kind, at(room) + own, at(b), at(room), rows)
             assert bytes(room) == bytes(want)
     for made in self.operators.values():

@@ -9,7 +9,7 @@ import unittest
 from pathlib import Path
 
 PROGRAM = os.environ["LLAMA_MLP"]
-LINE = re.compile(r"^  (.+?) +([\d.]+) us in sequence, +([\d.]+) us as chosen \(([\d.]+)x\): communication takes ([\d.]+) us, (none|[\d.]+ us) of it hidden$", re.M)
+LINE = re.compile(r"^  (.+?) +([\d.]+) us in sequence, +([\d.]+) us as chosen \(([\d.]+)x\); communication takes ([\d.]+) us, (none|[\d.]+ us) of it hidden$", re.M)
 
 
 class Demo(unittest.TestCase):

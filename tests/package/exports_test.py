@@ -10,7 +10,7 @@ from pathlib import Path
 
 # A function's name stands before its arguments; a template's instance has its result in front.
 NAME = re.compile(r"^(?:vtable for |typeinfo for |typeinfo name for |(?:non-virtual|virtual|covariant return) thunk to )?"
-                  r"imbrex::(?:device::|shmem::)?([A-Za-z_]\w*|operator[^\w\s]+)")
+                  r"imbrex::(?:device::|shmem::(?:ring::)?)?([A-Za-z_]\w*|operator[^\w\s]+)")
 # A name of a room, which is a namespace; of namespace imbrex itself there are functions that no public header has.
 INSIDE = re.compile(r"\bimbrex::[a-z]")
 # What must not be inside.

@@ -33,9 +33,9 @@ def main(prefix, libdir, cxx, cc, pkg_config, sanitizers):
             assert said("--modversion", "imbrex") == said("--modversion", "imbrex_shmem")
             assert "-limbrex_shmem" in said("--libs", "imbrex_shmem")
             more = [f"-fsanitize={sanitizers}"] if sanitizers else []
-            for compiler, language, source in ((cxx, ["-std=c++20"], "consumer/main.cpp"), (cc, [], "c_consumer/main.c")):
+            for compiler, language, sources in ((cxx, ["-std=c++20"], ["consumer/main.cpp"]), (cc, [], ["c_consumer/infer.c", "c_consumer/main.c"])):
                 program = Path(name, "program")
-                subprocess.run([compiler, *language, *more, *said("--cflags", "imbrex"), HERE / source, "-o", program,
+                subprocess.run([compiler, *language, *more, *said("--cflags", "imbrex"), *[HERE / source for source in sources], "-o", program,
                                 *said("--libs", "imbrex")], check=True)
                 subprocess.run([program], check=True, timeout=120, stdout=subprocess.DEVNULL)
     print("built and run by pkg-config, where it was installed and elsewhere")
