@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""No kernel of the library, except those named below, keeps anything in local memory: what ptxas spills, and arrays that it cannot hold in registers.
+"""No kernel of the library and the applications, except those named below, keeps anything in local memory: what ptxas spills, and arrays that it cannot hold in registers.
 
 Reads the code for every GPU that the objects in an archive hold: spill_test.py ARCHIVE CUDA_SOURCES, where CUDA_SOURCES
 says how many sources brought at least one kernel each. Layouts: nvFatBinary's container, ELF, and .nv.info, whose
