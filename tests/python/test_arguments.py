@@ -213,20 +213,20 @@ def _calls(world):
         "out": None,
         "stream": None,
     }
-    quantized = {"codec": None, "report": False, "tolerance": None}
+    codecs = {"codec": None, "report": False, "tolerance": None}
     return op, [
         (lambda **k: imbrex.all_gather_matmul(k.pop("a"), k.pop("b"), world, **k), two | {"gather_dim": 0}),
         (
             lambda **k: imbrex.matmul_reduce_scatter(k.pop("a"), k.pop("b"), world, **k),
-            two | quantized | {"scatter_dim": 0},
+            two | codecs | {"scatter_dim": 0},
         ),
-        (lambda **k: imbrex.matmul_all_reduce(k.pop("a"), k.pop("b"), world, **k), two | quantized),
+        (lambda **k: imbrex.matmul_all_reduce(k.pop("a"), k.pop("b"), world, **k), two | codecs),
         (
             lambda **k: imbrex.matmul_all_reduce(k.pop("a"), k.pop("b"), world, **k),
-            two | quantized | {"codec": "int8", "tolerance": 1.0},
+            two | codecs | {"codec": "int8", "tolerance": 1.0},
         ),
         (lambda **k: imbrex.matmul_all_to_all(k.pop("a"), k.pop("b"), world, **k), two),
-        (lambda **k: imbrex.all_reduce(k.pop("x"), world, **k), {"x": ones(5), "out": None, "stream": None} | quantized),
+        (lambda **k: imbrex.all_reduce(k.pop("x"), world, **k), {"x": ones(5), "out": None, "stream": None} | codecs),
         (
             lambda **k: imbrex.all_reduce_rms_norm(k.pop("x"), k.pop("residual"), k.pop("weight"), world, **k),
             {"x": ones(2, 8), "residual": ones(2, 8), "weight": ones(8), "eps": 1e-6, "out": None, "stream": None}

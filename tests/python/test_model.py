@@ -54,8 +54,8 @@ def test_a_small_layer(tmp_path):
     logits = result["checks"]["llama3-8b"]["logits"]
     for how in ("", ", split by sequence"):
         assert 0 < logits["Imbrex" + how]["error"] <= 1.5 * logits["functional collectives" + how]["error"], logits
-    quantized = logits["Imbrex int8"]
-    assert quantized["bound"] > 0 and quantized["error"] >= logits["Imbrex"]["error"] and quantized["error"] < 0.1, logits
+    sums = logits["Imbrex int8"]
+    assert sums["bound"] > 0 and sums["error"] >= logits["Imbrex"]["error"] and sums["error"] < 0.1, logits
     training = result["checks"]["llama3-8b"]["training"]
     assert training["same bits"] and training["distance"] < 0.01, training
     assert training["Imbrex"] < 0.95 * training["first"], training

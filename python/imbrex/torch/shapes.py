@@ -123,7 +123,7 @@ def expect_factor(a: Tensor, b: Tensor, dim: int) -> None:
 
 
 def expect_out(out: Tensor, a: Tensor, b: Tensor, dim: int, rows: int, dtype: torch.dtype | None) -> None:
-    """Raises InvalidInput where an output is not of the product with this many rows, or not of the dtype, if one is given."""
+    """Raises InvalidInput where an output is not of this many rows of the product, or not of a dtype that is given."""
     shape = [*a.shape[:-1], b.shape[-1]]
     shape[dim] = rows
     if list(out.shape) != shape:
