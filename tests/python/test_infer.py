@@ -194,8 +194,9 @@ def symbols() -> None:
         return mode.from_tensor(torch.zeros(shape), symbolic_context=rows)
 
     def of(operator: str, *shape: int) -> Any:
+        a, b = fake(*shape), fake(8, 6)[:, :4]  # outside of the mode, in which zeros would be fakes without symbols
         with mode:
-            return getattr(torch.ops.imbrex, operator)(fake(*shape), fake(8, 6)[:, :4], group)
+            return getattr(torch.ops.imbrex, operator)(a, b, group)
 
     for operator in PRODUCTS:
         rules = _infer.rules_of(operator, RANKS)
