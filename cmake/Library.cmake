@@ -28,7 +28,7 @@ file(GLOB headers ${CMAKE_CURRENT_SOURCE_DIR}/include/imbrex/*.hpp ${CMAKE_CURRE
 set(public "    imbrex::[A-Z]*;\n    imbrex::device::[A-Z]*;\n    imbrex::shmem::Heap::*;\n    imbrex::shmem::HeapOptions::*;\n    imbrex::operator*;\n    vtable?for?imbrex::[A-Z]*;\n    typeinfo?for?imbrex::[A-Z]*;\n    typeinfo?name?for?imbrex::[A-Z]*;\n    *thunk?to?imbrex::[A-Z]*;\n")
 imbrex_functions_of(public imbrex ${headers})
 set(c_functions)
-foreach(c_header c.h c_infer.h)
+foreach(c_header c.h c/infer.h)
   set(c_header ${CMAKE_CURRENT_SOURCE_DIR}/include/imbrex/${c_header})
   set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${c_header})
   file(STRINGS ${c_header} lines REGEX "^[a-z][^(]*[ *]imbrex_[a-z_]+\\(")

@@ -7,7 +7,7 @@
 
 #include "apps/jacobi/solver.hpp"
 #include "apps/jacobi/tiles.hpp"
-#include "imbrex/rings.hpp"
+#include "imbrex/shmem/rings.hpp"
 #include "imbrex/shmem.hpp"
 
 #if defined(__CUDACC__)

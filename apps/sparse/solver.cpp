@@ -9,7 +9,7 @@
 #include "apps/common/check.hpp"
 #include "apps/common/names.hpp"
 #include "apps/sparse/launches.hpp"
-#include "imbrex/rings.hpp"
+#include "imbrex/shmem/rings.hpp"
 
 namespace imbrex::apps::sparse {
 namespace {

@@ -492,6 +492,6 @@ const char* imbrex_collective_why_cpu(const imbrex_collective* collective) IMBRE
 }
 #endif
 
-#include "imbrex/c_infer.h"
+#include "imbrex/c/infer.h"
 
 #endif

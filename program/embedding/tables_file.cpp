@@ -1,7 +1,7 @@
 #include "program/embedding/tables_file.hpp"
 
 #include "base/json.hpp"
-#include "ops/embedding_operands.hpp"
+#include "ops/embedding/embedding_operands.hpp"
 #include "plan/json/node.hpp"
 
 namespace imbrex::program {

@@ -1,5 +1,5 @@
 """
-imbrex/c.h and c_infer.h, as ctypes sees them.
+imbrex/c.h and c/infer.h, as ctypes sees them.
 
 Field for field, in the headers' order; a test compares sizes and offsets.
 """

@@ -12,11 +12,11 @@ GROUPS = {
     "plans": ("Problems, plans, machines, executors", ["problem.hpp", "plan.hpp", "machine.hpp", "timeline.hpp", "advanced/execute.hpp"]),
     "files": ("Files and integers", ["file.hpp", "npy.hpp", "integers.hpp"]),
     "shmem": ("OpenSHMEM for C++ and kernels", [
-        "shmem.hpp", "rings.hpp", "device/shmem.cuh", "device/shmem/context.hpp", "device/shmem/collectives.hpp", "device/shmem/group.hpp",
+        "shmem.hpp", "shmem/rings.hpp", "device/shmem.cuh", "device/shmem/context.hpp", "device/shmem/collectives.hpp", "device/shmem/group.hpp",
         "device/shmem/handle.hpp", "device/shmem/kernel.hpp", "device/shmem/operations.hpp", "device/shmem/load_store.hpp",
         "device/shmem/bulk.hpp", "device/shmem/words.hpp"]),
     "device": ("Memory order and signals in kernels", ["device/memory.hpp", "device/ordering.hpp", "device/protocol.hpp"]),
-    "c": ("C", ["c.h", "c_infer.h"]),
+    "c": ("C", ["c.h", "c/infer.h"]),
     "shmem-names": ("OpenSHMEM's names in C", ["shmem.h"]),
 }
 HIDDEN = ("device/shmem/ring/",)  # a transport, which the library's own contexts choose

@@ -5,7 +5,7 @@
 
 #include "base/check.hpp"
 #include "c/operator_options.hpp"
-#include "imbrex/c_infer.h"
+#include "imbrex/c/infer.h"
 #include "ops/infer.hpp"
 #include "problem/parts.hpp"
 

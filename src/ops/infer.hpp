@@ -9,7 +9,7 @@
 
 namespace imbrex::ops {
 
-/// What one rank gives to a call; c_infer.h tells the names.
+/// What one rank gives to a call; c/infer.h tells the names.
 struct CallForm {
   Operator op = Operator::all_gather_gemm;
   int ranks = 1;

@@ -91,9 +91,9 @@ class Reference(unittest.TestCase):
         kept = headers.GROUPS["c"]
         headers.GROUPS["c"] = ("C", [])
         try:
-            with self.assertRaisesRegex(SystemExit, "public headers on no page: c.h, c_infer.h"):
+            with self.assertRaisesRegex(SystemExit, "public headers on no page: c.h, c/infer.h"):
                 headers.pages(ROOT)
-            headers.GROUPS["c"] = ("C", ["c.h", "c_infer.h", "gone.h"])
+            headers.GROUPS["c"] = ("C", ["c.h", "c/infer.h", "gone.h"])
             with self.assertRaisesRegex(SystemExit, "but not there: gone.h"):
                 headers.pages(ROOT)
         finally:

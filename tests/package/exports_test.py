@@ -22,7 +22,7 @@ FUNCTION = re.compile(r"^(?!inline|concept|IMBREX_DEVICE|struct|constexpr|templa
 def main(library, include):
     text = "".join(path.read_text() for path in sorted(Path(include).rglob("*.hpp")))
     functions = set(FUNCTION.findall(text))
-    c_functions = set(C_FUNCTION.findall("".join((Path(include) / name).read_text() for name in ("c.h", "c_infer.h"))))
+    c_functions = set(C_FUNCTION.findall("".join((Path(include) / name).read_text() for name in ("c.h", "c/infer.h"))))
     types = set(re.findall(r"\b(?:struct|class|enum class)\s+([A-Z]\w*)", text))
     shown = subprocess.run(["nm", "-DC", "--defined-only", library], check=True, stdout=subprocess.PIPE, text=True).stdout
     names, found, private = set(), set(), 0

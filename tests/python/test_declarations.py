@@ -117,7 +117,7 @@ def test_structures_are_those_of_the_header(tmp_path):
 
 def test_functions_are_those_of_the_header():
     """The library has every function, with as many arguments as the header says."""
-    header = "".join((ROOT / "include/imbrex" / name).read_text() for name in ("c.h", "c_infer.h"))
+    header = "".join((ROOT / "include/imbrex" / name).read_text() for name in ("c.h", "c/infer.h"))
     for name, (_, arguments) in _c._FUNCTIONS.items():
         _c.function(name)
         match = re.search(rf"\bimbrex_{name}\(([^)]*)\)", header)

@@ -3,7 +3,7 @@
 
 #include <memory>
 
-#include "imbrex/rings.hpp"
+#include "imbrex/shmem/rings.hpp"
 #include "shmem/ring/wire.hpp"
 
 namespace imbrex::shmem::ring {

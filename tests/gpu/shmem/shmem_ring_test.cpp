@@ -14,7 +14,7 @@
 #include "gpu/harness/gpu_case.hpp"
 #include "gpu/harness/ranks.hpp"
 #include "gpu/harness/stream.hpp"
-#include "imbrex/rings.hpp"
+#include "imbrex/shmem/rings.hpp"
 #include "runtime/cuda/check.hpp"
 #include "shmem/ring/gpu_parts.hpp"
 #include "support/random_plan.hpp"

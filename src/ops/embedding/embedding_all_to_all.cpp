@@ -11,7 +11,7 @@
 #include "execute/terms.hpp"
 #include "imbrex/embedding.hpp"
 #include "imbrex/integers.hpp"
-#include "ops/embedding_backend.hpp"
+#include "ops/embedding/embedding_backend.hpp"
 #include "ops/trim.hpp"
 #include "plan/strategies/strategies.hpp"
 #include "problem/embedding.hpp"

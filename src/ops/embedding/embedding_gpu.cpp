@@ -8,7 +8,7 @@
 #include "base/check.hpp"
 #include "execute/cuda/embedding/table_update.hpp"
 #include "imbrex/collectives.hpp"
-#include "ops/embedding_backend.hpp"
+#include "ops/embedding/embedding_backend.hpp"
 #include "plan/task_stream.hpp"
 #include "runtime/agreement.hpp"
 #include "runtime/calls.hpp"

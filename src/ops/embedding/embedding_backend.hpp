@@ -5,7 +5,7 @@
 #include <memory>
 
 #include "imbrex/embedding.hpp"
-#include "ops/embedding_operands.hpp"
+#include "ops/embedding/embedding_operands.hpp"
 #include "ops/world_gpus.hpp"
 
 namespace imbrex::ops {

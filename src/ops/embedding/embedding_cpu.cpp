@@ -8,7 +8,7 @@
 #include "embedding/update.hpp"
 #include "execute/cpu/pooled_plans.hpp"
 #include "imbrex/collectives.hpp"
-#include "ops/embedding_backend.hpp"
+#include "ops/embedding/embedding_backend.hpp"
 #include "ops/plans_by_size.hpp"
 #include "runtime/agreement.hpp"
 

@@ -1,4 +1,4 @@
-#include "ops/embedding_operands.hpp"
+#include "ops/embedding/embedding_operands.hpp"
 
 #include <fmt/ranges.h>
 
