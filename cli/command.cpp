@@ -59,6 +59,10 @@ CLI::App& add_subcommand(CLI::App& parent, const std::string& name, const std::s
   return *parent.add_subcommand(name, about);
 }
 
+std::vector<const CLI::App*> commands_of(const CLI::App& command) {
+  return command.get_subcommands([](const CLI::App*) { return true; });
+}
+
 CLI::App& add_command(Program& program, const std::string& name, const std::string& about, const std::string& examples,
                       std::function<int()> action) {
   CLI::App& command = add_subcommand(program.app, name, about);

@@ -53,6 +53,9 @@ void add_version(Program& program);
 /// A command of `parent`'s, which makes an App in a file that includes CLI/CLI.hpp.
 CLI::App& add_subcommand(CLI::App& parent, const std::string& name, const std::string& about);
 
+/// The commands that one has, in their order.
+std::vector<const CLI::App*> commands_of(const CLI::App& command);
+
 /// A command whose --help begins with `about` and ends with `examples`; it takes --json. The first line of `about`
 /// stands for the command in `imbrex --help`.
 CLI::App& add_command(Program& program, const std::string& name, const std::string& about, const std::string& examples,

@@ -1,4 +1,6 @@
 // imbrex completion: what a shell needs to complete commands, operators, options and their values.
+#include <algorithm>
+
 #include <fmt/ranges.h>
 
 #include <CLI/CLI.hpp>
@@ -6,21 +8,11 @@
 #include "command.hpp"
 #include "imbrex/error.hpp"
 #include "own_operators.hpp"
-#include "program/explain.hpp"
 
 namespace imbrex::cli {
 namespace {
 
 using Names = std::vector<std::string>;
-
-Names operators(bool of_run) {
-  Names names;
-  for (const program::OperatorHelp& each : program::list_operators()) names.emplace_back(each.name);
-  if (of_run)
-    for (const auto& own : own_operators())
-      if (std::find(names.begin(), names.end(), own->name()) == names.end()) names.emplace_back(own->name());
-  return names;
-}
 
 // Options whose values are a few names.
 std::vector<std::pair<std::string, Names>> values() {
@@ -36,10 +28,9 @@ std::vector<std::pair<std::string, Names>> values() {
           {"--scales", {"tensor", "row", "none"}}};
 }
 
-Names commands_of(const CLI::App& app) {
+Names names_of_commands(const CLI::App& app) {
   Names names;
-  for (const CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; }))
-    names.push_back(command->get_name());
+  for (const CLI::App* command : commands_of(app)) names.push_back(command->get_name());
   return names;
 }
 
@@ -52,15 +43,15 @@ Names options_of(const CLI::App& command) {
         if (std::find(names.begin(), names.end(), "--" + name) == names.end()) names.push_back("--" + name);
   };
   add(command);
-  for (const CLI::App* one : command.get_subcommands([](const CLI::App*) { return true; })) add(*one);
+  for (const CLI::App* one : commands_of(command)) add(*one);
   return names;
 }
 
 // Words that may follow a command, without its options.
 Names words_of(const CLI::App& command) {
-  Names words = commands_of(command);
+  Names words = names_of_commands(command);
   if (command.get_option_no_throw("OP") != nullptr)
-    for (std::string& name : operators(command.get_name() == "run")) words.push_back(std::move(name));
+    for (std::string& name : operator_names(command.get_name() == "run")) words.push_back(std::move(name));
   if (command.get_name() == "completion") words = {"bash", "zsh", "fish"};
   return words;
 }
@@ -80,9 +71,9 @@ std::string for_bash(const CLI::App& app) {
       "  esac\n"
       "  if [[ $words ]]; then COMPREPLY=($(compgen -W \"$words\" -- \"$word\")); return; fi\n"
       "  case $command in\n";
-  text +=
-      fmt::format("    '') words='{}' options='--help --help-all --version' ;;\n", fmt::join(commands_of(app), " "));
-  for (const CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; }))
+  text += fmt::format("    '') words='{}' options='--help --help-all --version' ;;\n",
+                      fmt::join(names_of_commands(app), " "));
+  for (const CLI::App* command : commands_of(app))
     text += fmt::format("    {}) words='{}' options='{}' ;;\n", command->get_name(), fmt::join(words_of(*command), " "),
                         fmt::join(options_of(*command), " "));
   return text +
@@ -112,7 +103,7 @@ std::string quoted(const std::string& about) {
 std::string for_fish(const CLI::App& app) {
   std::string text = "complete -c imbrex -f -n __fish_use_subcommand -l version -d 'Print the version'\n";
   const std::vector<std::pair<std::string, Names>> known = values();
-  for (const CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; })) {
+  for (const CLI::App* command : commands_of(app)) {
     const std::string seen = fmt::format("'__fish_seen_subcommand_from {}'", command->get_name());
     text += fmt::format("complete -c imbrex -f -n __fish_use_subcommand -a {} -d {}\n", command->get_name(),
                         quoted(command->get_description()));

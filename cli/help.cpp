@@ -20,15 +20,14 @@ constexpr const char* usual_group = "Options";
 
 std::size_t leading_blanks(const std::string& line) { return std::min(line.find_first_not_of(' '), line.size()); }
 
-// A line's pieces of at most `width` characters; the first one may be shorter by `taken`.
-std::vector<std::string> pieces_of(const std::string& text, std::size_t width, std::size_t taken = 0) {
+// A line's pieces of at most `width` characters.
+std::vector<std::string> pieces_of(const std::string& text, std::size_t width) {
   std::vector<std::string> pieces(1);
   for (std::size_t at = 0; at < text.size();) {
     const std::size_t blank = std::min(text.find(' ', at), text.size());
     const std::size_t end = std::min(text.find_first_not_of(' ', blank), text.size());
     const std::string word = text.substr(at, blank - at);
-    const std::size_t room = width - (pieces.size() == 1 ? std::min(taken, width) : 0);
-    if (!pieces.back().empty() && pieces.back().size() + word.size() > room) pieces.emplace_back();
+    if (!pieces.back().empty() && pieces.back().size() + word.size() > width) pieces.emplace_back();
     pieces.back() += word + text.substr(blank, end - blank);
     at = end;
   }
@@ -48,19 +47,31 @@ std::string wrapped_line(const std::string& line, std::size_t width) {
   return result;
 }
 
+// Columns that help may take: the terminal's, from 50 to 120; 100 where standard output is none.
+std::size_t help_width() {
+  winsize size{};
+  if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) != 0 || size.ws_col == 0) return 100;
+  return std::clamp<std::size_t>(size.ws_col, 50, 120);
+}
+
+// The text with each line broken at blanks so that it has at most `width` characters, if it has blanks. What a line
+// goes on with is indented by two more than the line; a command of a shell goes on after a backslash.
+std::string wrapped(const std::string& text, std::size_t width) {
+  std::string result;
+  for (std::size_t at = 0; at <= text.size();) {
+    const std::size_t end = std::min(text.find('\n', at), text.size());
+    result += (at == 0 ? "" : "\n") + wrapped_line(text.substr(at, end - at), width);
+    at = end + 1;
+  }
+  return result;
+}
+
 // An option, what it takes, and, from the second column on, what it is about.
 std::string entry(const std::string& name, const std::string& about, std::size_t width) {
+  const std::string blanks(first_column, ' ');
   std::string text = "  " + name;
-  const bool below = text.size() + 1 >= first_column;
-  text += below ? "\n" : "";
-  bool first = !below;
-  for (const std::string& piece : pieces_of(about, width - first_column)) {
-    text += first ? std::string(first_column - text.size(), ' ')
-                  : (text.ends_with('\n') ? "" : "\n") + std::string(first_column, ' ');
-    text += piece;
-    first = false;
-  }
-  return text + "\n";
+  text += text.size() + 1 < first_column ? blanks.substr(text.size()) : "\n" + blanks;
+  return text + fmt::format("{}\n", fmt::join(pieces_of(about, width - first_column), "\n" + blanks));
 }
 
 std::string name_of(const CLI::Option& option) {
@@ -81,10 +92,16 @@ std::string path_of(const CLI::App& command) {
                                          : path_of(*command.get_parent()) + " " + command.get_name();
 }
 
+bool takes_operator(const CLI::App& command) { return command.get_option_no_throw("OP") != nullptr; }
+
 // The text of OP, if the command takes one.
 std::string operator_of(const CLI::App& command) {
-  const CLI::Option* const op = command.get_option_no_throw("OP");
-  return op == nullptr || op->count() == 0 ? std::string() : op->results().front();
+  return takes_operator(command) && command.get_option("OP")->count() > 0 ? command.get_option("OP")->results().front()
+                                                                          : std::string();
+}
+
+std::vector<const CLI::Option*> positionals_of(const CLI::App& command) {
+  return command.get_options([](const CLI::Option* option) { return option->get_positional(); });
 }
 
 // What a command's description says of an operator, on a line of its own, or else what all know of it; empty: it is
@@ -118,26 +135,24 @@ class Page {
     text += subcommands();
     text += "\n" + (about_.empty() ? command_.get_footer() : examples());
     if (!left_out_.empty())
-      text += fmt::format("\n\nAll options, also of {}: {} --help-all{}", fmt::join(left_out_, ", "), path_of(command_),
-                          command_.get_option_no_throw("OP") == nullptr
-                              ? ""
-                              : fmt::format(". Options of one operator: {} OP --help", path_of(command_)));
+      text += fmt::format(
+          "\n\nAll options, also of {}: {} --help-all{}", fmt::join(left_out_, ", "), path_of(command_),
+          takes_operator(command_) ? fmt::format(". Options of one operator: {} OP --help", path_of(command_)) : "");
     return wrapped(text, width_) + "\n";
   }
 
  private:
   std::string usage() const {
-    const bool has_commands = !command_.get_subcommands([](const CLI::App*) { return true; }).empty();
-    const bool takes_op = command_.get_option_no_throw("OP") != nullptr;
-    return fmt::format("Usage: {}{} [OPTIONS]{}", path_of(command_),
-                       takes_op ? " " + (about_.empty() ? std::string("[OP]") : operator_of(command_)) : "",
-                       has_commands ? " COMMAND" : other_positionals());
+    return fmt::format(
+        "Usage: {}{} [OPTIONS]{}", path_of(command_),
+        takes_operator(command_) ? " " + (about_.empty() ? std::string("[OP]") : operator_of(command_)) : "",
+        commands_of(command_).empty() ? other_positionals() : " COMMAND");
   }
 
   // Their names in a row.
   std::string other_positionals() const {
     std::string names;
-    for (const CLI::Option* option : command_.get_options([](const CLI::Option* o) { return o->get_positional(); }))
+    for (const CLI::Option* option : positionals_of(command_))
       if (option->get_name() != "OP")
         names += (option->get_required() ? " " : " [") + option->get_name() + (option->get_required() ? "" : "]");
     return names;
@@ -145,7 +160,7 @@ class Page {
 
   std::string positionals() const {
     std::string lines;
-    for (const CLI::Option* option : command_.get_options([](const CLI::Option* o) { return o->get_positional(); }))
+    for (const CLI::Option* option : positionals_of(command_))
       if (!option->get_description().empty()) lines += entry(option->get_name(), option->get_description(), width_);
     return lines.empty() ? lines : "\nPositionals:\n" + lines;
   }
@@ -174,7 +189,7 @@ class Page {
 
   std::string subcommands() const {
     std::string lines;
-    for (const CLI::App* command : command_.get_subcommands([](const CLI::App*) { return true; })) {
+    for (const CLI::App* command : commands_of(command_)) {
       const std::string about = command->get_description();
       lines += fmt::format("  {:<10} {}\n", command->get_name(), about.substr(0, about.find('\n')));
     }
@@ -183,14 +198,13 @@ class Page {
 
   // Examples of the command that are about the operator.
   std::string examples() const {
-    std::string text = "Examples:", line;
-    std::size_t count = 0;
+    std::string own, line;
     const std::string all = command_.get_footer();
     for (std::size_t at = 0; at < all.size(); at += line.size() + 1) {
       line = all.substr(at, std::min(all.find('\n', at), all.size()) - at);
-      if ((line + " ").find(" " + operator_of(command_) + " ") != std::string::npos) text += "\n" + line, ++count;
+      if ((line + " ").find(" " + operator_of(command_) + " ") != std::string::npos) own += "\n" + line;
     }
-    return count == 0 ? all : text;
+    return own.empty() ? all : "Examples:" + own;
   }
 
   const CLI::App& command_;
@@ -203,22 +217,6 @@ class Page {
 };
 
 }  // namespace
-
-std::size_t help_width() {
-  winsize size{};
-  if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) != 0 || size.ws_col == 0) return 100;
-  return std::clamp<std::size_t>(size.ws_col, 50, 120);
-}
-
-std::string wrapped(const std::string& text, std::size_t width) {
-  std::string result;
-  for (std::size_t at = 0; at <= text.size();) {
-    const std::size_t end = std::min(text.find('\n', at), text.size());
-    result += (at == 0 ? "" : "\n") + wrapped_line(text.substr(at, end - at), width);
-    at = end + 1;
-  }
-  return result;
-}
 
 std::string help_of(const Program& program, bool all) { return Page(chosen(program.app), all).text(); }
 

@@ -70,7 +70,7 @@ void occupy_standard_descriptors() {
 /// Why the first argument is neither a command nor an option of the program; empty where it is.
 std::string unknown_command(const Program& program, const std::vector<std::string>& arguments) {
   std::vector<std::string> known;
-  for (const CLI::App* command : program.app.get_subcommands([](const CLI::App*) { return true; })) {
+  for (const CLI::App* command : commands_of(program.app)) {
     if (!arguments.empty() && arguments.front() == command->get_name()) return {};
     known.push_back(command->get_name());
   }

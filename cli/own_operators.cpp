@@ -1,5 +1,9 @@
 #include "own_operators.hpp"
 
+#include <algorithm>
+
+#include "program/explain.hpp"
+
 namespace imbrex::cli {
 
 std::vector<std::shared_ptr<OwnOperator>> own_operators() {
@@ -10,6 +14,14 @@ std::shared_ptr<OwnOperator> own_operator(std::string_view name) {
   for (auto& own : own_operators())
     if (own->name() == name) return std::move(own);
   return nullptr;
+}
+
+std::vector<std::string> operator_names(bool run_alone) {
+  std::vector<std::string> names;
+  for (const program::OperatorHelp& each : program::list_operators()) names.emplace_back(each.name);
+  for (const auto& own : run_alone ? own_operators() : std::vector<std::shared_ptr<OwnOperator>>())
+    if (std::find(names.begin(), names.end(), own->name()) == names.end()) names.emplace_back(own->name());
+  return names;
 }
 
 void RunAlone::expect_plan() const {

@@ -75,6 +75,9 @@ std::shared_ptr<OwnOperator> make_sparse_triangular_solve();
 /// All of them.
 std::vector<std::shared_ptr<OwnOperator>> own_operators();
 
+/// Names of all operators that have a plan and, if `run_alone`, of what can be run without one, once each.
+std::vector<std::string> operator_names(bool run_alone);
+
 /// The one of that name; null if it has none.
 std::shared_ptr<OwnOperator> own_operator(std::string_view name);
 

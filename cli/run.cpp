@@ -67,14 +67,10 @@ std::string operators() {
 
 // `run` takes more than the operators that have a plan.
 void expect_operator(const PlanOptions& plan) {
-  std::vector<std::string> known;
-  for (const program::OperatorHelp& each : program::list_operators()) known.emplace_back(each.name);
-  for (const auto& each : plan.own)
-    if (std::find(known.begin(), known.end(), each->name()) == known.end()) known.emplace_back(each->name());
+  const std::vector<std::string> known = operator_names(true);
   if (!plan.op.empty() && std::find(known.begin(), known.end(), plan.op) == known.end())
-    throw Error(ErrorCode::invalid_input,
-                fmt::format("'{}' is not an operator; it must be one of {}{}", plan.op, fmt::join(known, ", "),
-                            program::did_you_mean(plan.op, {known.begin(), known.end()})));
+    throw Error(ErrorCode::invalid_input, fmt::format("'{}' is not an operator; it must be one of {}{}", plan.op,
+                                                      fmt::join(known, ", "), program::did_you_mean(plan.op, known)));
 }
 
 int run(const Program& program, const RunArguments& options) {

@@ -28,8 +28,7 @@ void RunOptions::add_to(CLI::App& command) {
   command
       .add_option("--bias", bias,
                   "With --a and --b: a bias from this .npy file, N elements, or R x N where ranks exchange products, a "
-                  "row for each "
-                  "(random operands: --with-bias)")
+                  "row for each rank (random operands: --with-bias)")
       ->type_name("FILE")
       ->group(file_group);
   for (std::size_t i = 0; i < further.size(); ++i) {
