@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Makes the tables and the plot of bench/results/gpu.md, and the summaries in README.md and docs/performance.md, from
-bench/results/gpu-4xh200.json, gpu-2xh200.json, unseen-2xh200.json, e4m3-2xh200.json and e4m3-4xh200.json.
+bench/results/gpu-4xh200.json, gpu-2xh200.json, unseen-2xh200.json, e4m3-2xh200.json, e4m3-4xh200.json, and the runs of
+`imbrex bench all` on H100s in bench/results/all.
 
 usage: gpu_tables.py [--check]    --check: changes nothing, fails where the document or the plot is not up to date
        gpu_tables.py --merge OUT.json MACHINE IN.json...    joins outputs of `imbrex bench --json` or bench/peers_torch.py
@@ -21,6 +22,7 @@ E4M3_ON_TWO = ROOT / "bench/results/e4m3-2xh200.json"
 DOCUMENT = ROOT / "bench/results/gpu.md"
 SUMMARY = ROOT / "docs/performance.md"
 README = ROOT / "README.md"
+RUNS = ROOT / "bench/results/all"
 PLOT = ROOT / "bench/results/gpu-4xh200.svg"
 MAKER = "bench/gpu_tables.py"
 SEQUENTIAL = "cuBLAS+NCCL"  # among torch's ways
@@ -90,26 +92,55 @@ def sums(result, slowest):
     return "\n".join(lines) + "\n"
 
 
-def sum_of(result, unseen):
-    """README's table: an operator a row."""
-    layers = [r for r in rows_of(result) if not r["m"] == r["n"] == r["k"]]
-    lines = heading(["operator", "sizes", "speed-up over cuBLAS + NCCL", "least", "over the faster of that and PyTorch's fused operators", "least"])
-    for op in [*dict.fromkeys(r["op"] for r in layers), "all"]:
-        own = [r for r in layers if op in (r["op"], "all")]
-        lines.append(line([f"`{op}`" if op != "all" else op, str(len(own)), f"{geometric_mean(r['gain'] for r in own):.2f}x", least(r["gain"] for r in own) + "x",
-                           f"{geometric_mean(r['best_gain'] for r in own):.2f}x", least(r["best_gain"] for r in own) + "x"]))
-    others = [r["gain"] for r in rows_of(unseen)]
-    return "\n".join(lines) + (
-        f"\n\nGeometric means and least values, commit {result.get('commit', 'unknown')}, tuned plans, layers of Llama and GPT-3, M (rows of A) from 1 to 16384, NVLink multicast off.\n"
-        f"{len(others)} sizes without tuned plans, on two H200s: {geometric_mean(others):.2f}x ({least(others)}x to {max(others):.2f}x). Four **H100s**, which take the H200s' plans, reach 1.09x to 1.29x, the\n"
-        "operators' means, over the faster of both. The largest products are slower there, 0.72x at worst: [tune](docs/tuning.md) them. "
-        f"[Performance](docs/performance.md) has all numbers.\n")
+def of_run(folder):
+    """What a run of `imbrex bench all` measured of GEMMs with collectives, to the end, as a result."""
+    about = json.loads((folder / "run.json").read_text())
+    entries = json.loads((folder / "topics/gemm.json").read_text())["measurements"]
+    rows = [row for name, entry in entries.items() if name.startswith("gemm-") and entry["status"] == "done" for row in entry["result"]["rows"]]
+    return {"date": about["date"], "commit": about["commit"], "rows": rows}
+
+
+OVER_SEQUENTIAL = "speed-up over cuBLAS + NCCL"
+OVER_BOTH = "speed-up over the faster of cuBLAS + NCCL and PyTorch's fused operators"
+
+
+def gains(rows):
+    """Cells: how many sizes, and what README says of their gains; without peers' times, of one gain only."""
+    said = lambda key: f"{geometric_mean(r[key] for r in rows):.2f}x (slowest {least(r[key] for r in rows)}x)"
+    return [str(len(rows)), said("gain"), said("best_gain") if any(r["torch"] for r in rows) else "not measured"]
+
+
+def layers_of(result):
+    """Rows of models' layers: without squares."""
+    return [r for r in rows_of(result) if not r["m"] == r["n"] == r["k"]]
+
+
+def by_operator(result):
+    """Pairs of a name and its rows; those of all come last."""
+    rows = layers_of(result)
+    for op in [*dict.fromkeys(r["op"] for r in rows), "all"]:
+        yield f"`{op}`" if op != "all" else "all", [r for r in rows if op in (r["op"], "all")]
+
+
+def sum_of(result, others):
+    """README's tables: an operator a row where plans were tuned; where not, with the cards. `others`: (cards, result, whether by operator)."""
+    rows = layers_of(result)
+    lines = [f"**Tuned plans, four H200s**, commit {result.get('commit', 'unknown')}, {result['date']}: geometric means over layers of Llama and GPT-3 with "
+             f"{min(r['m'] for r in rows)} to {max(r['m'] for r in rows)} rows of A.", ""]
+    lines += heading(["operator", "sizes", OVER_SEQUENTIAL, OVER_BOTH])
+    lines += [line([name, *gains(rows)]) for name, rows in by_operator(result)]
+    lines += ["", "**Plans that were not tuned for these sizes or cards**: H100s ran plans of H200s. NVLink multicast was off in all runs.", ""]
+    lines += heading(["cards, commit, date", "operator", "sizes", OVER_SEQUENTIAL, OVER_BOTH])
+    for cards, other, apart in others:
+        where = f"{cards}, {other.get('commit', 'unknown')}, {other['date']}"
+        lines += [line([where, name, *gains(rows)]) for name, rows in by_operator(other) if apart or name == "all"]
+    return "\n".join(lines) + "\n"
 
 
 def summary(result):
     """By operator and M."""
     lines = heading(["operator", "M", "sizes", "of the roofline", "over cuBLAS + NCCL", "over the faster of that and PyTorch's fused operators"])
-    rows = [r for r in rows_of(result) if not r["m"] == r["n"] == r["k"]]
+    rows = layers_of(result)
     names = ("all", "up to 256", "512 and 1024", "2048 and more")
     for op in [*dict.fromkeys(r["op"] for r in rows), "all"]:
         for name, (_, from_m, to_m) in list(zip(names, BANDS, strict=True))[1:] if op != "all" else [(names[0], BANDS[0])]:
@@ -148,9 +179,9 @@ def main():
     document = with_section(document, f"{MAKER} unseen", sums(unseen, 8))
     document = with_section(document, f"{MAKER} e4m3", table(json.loads(E4M3.read_text())))
     document = with_section(document, f"{MAKER} e4m3 2xh200", table(json.loads(E4M3_ON_TWO.read_text())))
-    readme = with_section(README.read_text(), MAKER, sum_of(result, unseen))
-    layers = [r["gain"] for r in rows_of(result) if not r["m"] == r["n"] == r["k"]]
-    claim = f"{geometric_mean(layers):.2f} times as fast as cuBLAS and NCCL"
+    readme = with_section(README.read_text(), MAKER, sum_of(result, [
+        ("four H100s", of_run(RUNS / "4xh100"), True), ("two H100s", of_run(RUNS / "2xh100"), False), ("two H200s", unseen, False)]))
+    claim = f"{geometric_mean(r['gain'] for r in layers_of(result)):.2f} times as fast as cuBLAS and NCCL"
     if claim not in " ".join(readme.split()):
         sys.exit(f"README.md does not say '{claim}', which is what {RESULT.name} holds")
     performance = with_section(SUMMARY.read_text(), MAKER, summary(result))

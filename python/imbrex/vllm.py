@@ -2,7 +2,7 @@
 The drop-in for vLLM, as one of its general plug-ins: vLLM calls `register` in each of its processes before any work.
 
 Example:
-    IMBREX_VLLM=1 vllm serve MODEL --tensor-parallel-size 4 --compilation-config '{"pass_config": {...}}'
+    IMBREX_VLLM=1 vllm serve MODEL -tp 4 --compilation-config '{"pass_config": {"fuse_gemm_comms": true}}'
 """
 
 from __future__ import annotations

@@ -124,14 +124,27 @@ class Tables(unittest.TestCase):
         self.assertIn("| 27.9 | 27.9 | 27.9 (cuBLAS+NCCL) | 28.0 | 1.00 | 1.00 | 1.00 | fused |", table)
         self.assertIn("| all | 1 | 0.996 | 0.996 | 0.99 | 0.996 | 0.99 |", table)  # the least is rounded down
         cube = {**row(m=8, us=(80.0, 40.0))}
-        text = gpu_tables.sum_of({"commit": "abc", "rows": [r, cube]}, {"commit": "def", "rows": [row(us=(30.0, 20.0))]})
-        self.assertIn("| `gemm_reduce_scatter` | 1 | 1.00x | 0.99x | 1.00x | 0.99x |\n| all | 1 |", text)  # without the cube
-        self.assertIn("commit abc,", text)
-        self.assertIn("1 sizes without tuned plans, on two H200s: 1.50x (1.50x to 1.50x)", text)
+        unseen = {"commit": "def", "date": "E", "rows": [row(us=(30.0, 20.0)), row(m=1024, us=(20.0, 30.0))]}
+        text = gpu_tables.sum_of({"commit": "abc", "date": "D", "rows": [r, cube]}, [("two H200s", unseen, False), ("four H100s", unseen, True)])
+        self.assertIn("| `gemm_reduce_scatter` | 1 | 1.00x (slowest 0.99x) | 1.00x (slowest 0.99x) |\n| all | 1 |", text)  # without the cube
+        self.assertIn("commit abc, D.", text)
+        self.assertIn("|\n| two H200s, def, E | all | 2 | 1.00x (slowest 0.66x) | not measured |\n", text)
+        self.assertIn("|\n| four H100s, def, E | `gemm_reduce_scatter` | 2 | 1.00x (slowest 0.66x) | not measured |\n", text)
         summary = gpu_tables.summary({"commit": "abc", "machine": "M", "date": "D", "rows": [r, cube, row(m=64, us=(30.0, 20.0))]})
         self.assertIn("| `gemm_reduce_scatter` | up to 256 | 1 | 1.50 | 1.50 | 1.50 |", summary)
         self.assertIn("| all | all | 2 |", summary)
         self.assertIn("M, D, commit abc.", summary)
+
+    def test_a_run_counts_what_ended(self):
+        entries = {"gemm-a": {"status": "done", "result": {"rows": [row()]}}, "gemm-b": {"status": "partial", "result": {"rows": [row(m=64)]}},
+                   "gemm-c": {"status": "left out", "result": None}, "bench-e4m3": {"status": "done", "result": {"rows": [row(m=128)]}}}
+        with tempfile.TemporaryDirectory() as name:
+            folder = Path(name)
+            (folder / "topics").mkdir()
+            (folder / "run.json").write_text(json.dumps({"date": "D", "commit": "abc"}))
+            (folder / "topics/gemm.json").write_text(json.dumps({"topic": "gemm", "measurements": entries}))
+            result = gpu_tables.of_run(folder)
+        self.assertEqual(([r["problem"]["m"] for r in result["rows"]], result["date"], result["commit"]), ([512], "D", "abc"))
 
     def test_products_count_the_fastest_tile_shape(self):
         def product(m, us):
