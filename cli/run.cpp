@@ -19,7 +19,7 @@ struct RunArguments {
 };
 
 void report(const Program& program, const RunArguments& options, const program::RunResult& result) {
-  const bool verify = options.run.verify;
+  const bool verify = options.run.verify || options.run.verify_all;
   if (!options.trace.empty()) write_timeline(options.trace, result.timeline);
   Json json{{"exit_code", verify && !result.verified ? 1 : 0},
             {"problem", to_json_value(result.problem)},
@@ -29,6 +29,9 @@ void report(const Program& program, const RunArguments& options, const program::
             {"seconds", result.seconds}};
   if (verify) {
     json["verified"] = result.verified;
+    json["compared_rows"] = result.compared_rows;
+    json["all_rows"] = result.all_rows;
+    json["verify_seed"] = options.run.verify_seed;
     // JSON has no infinity; an element that is NaN is infinitely wrong.
     json["max_error_over_bound"] =
         std::isfinite(result.max_error_over_bound) ? Json(result.max_error_over_bound) : Json(nullptr);
@@ -51,6 +54,13 @@ void report(const Program& program, const RunArguments& options, const program::
   if (verify) {
     print(program, "{}: the largest error is {:.3g} of its bound", result.verified ? "right" : "WRONG",
           result.max_error_over_bound);
+    if (result.compared_rows < result.all_rows)
+      print(program,
+            "compared: {} of {} rows, one of each {}, drawn by seed {}. An error in {} adjacent rows is always found, "
+            "one "
+            "in a single row is missed {} times of {}. --verify-all compares every row",
+            result.compared_rows, result.all_rows, result.compared_stride, options.run.verify_seed,
+            2 * result.compared_stride - 1, result.compared_stride - 1, result.compared_stride);
     if (result.codec_bound > 0)
       print(program, "sums went through a codec, which may change an element by at most {:.3g}", result.codec_bound);
     if (!result.verified) print_error("imbrex: " + result.message);

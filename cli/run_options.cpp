@@ -56,7 +56,11 @@ void RunOptions::add_to(CLI::App& command) {
                   "PREFIX.NAME.rank<r>.npy")
       ->type_name("PREFIX");
   command.add_flag("--verify", verify,
-                   "Compare every element with a float64 reference, within a derived bound; exit 1 if one is outside");
+                   "Compare the result with a float64 reference, within a derived bound; exit 1 if an element is "
+                   "outside. Large results are compared in rows that --verify-seed draws; the output says how many");
+  command.add_flag("--verify-all", verify_all, "As --verify, but every row, however long that takes");
+  add_integer(command, "--verify-seed", verify_seed, 0, largest_seed,
+              "Draws the rows that --verify compares (default 0)");
   add_integer(command, "--repeat", repeat, 1, 1000000, "Times to run the operator (default 1)");
   add_device(
       command, device,
@@ -143,6 +147,8 @@ program::RunRequest RunOptions::request(const PlanOptions& plan) const {
     refuse(fmt::format("--ranks-per-gpu {} is about GPUs; {}", ranks_per_gpu,
                        for_cpu ? "--workers is about the CPU" : "--device is cpu"));
 
+  if (!verify && !verify_all && plan.app->get_option("--verify-seed")->count() > 0)
+    refuse("--verify-seed draws the rows that --verify compares, and --verify is not given");
   expect_writable_out();
 
   program::RunRequest request;
@@ -168,7 +174,9 @@ program::RunRequest RunOptions::request(const PlanOptions& plan) const {
   request.a_scale_path = a_scale;
   request.b_scale_path = b_scale;
   request.out_prefix = out;
-  request.verify = verify;
+  request.verify = verify || verify_all;
+  request.verify_all = verify_all;
+  request.verify_seed = static_cast<std::uint64_t>(verify_seed);
   request.repeat = static_cast<int>(repeat);
   request.threads = world == "threads";
   request.kernel = kernel;
@@ -183,9 +191,14 @@ int run_reporting(const Program& program, const program::RunRequest& request,
                   const std::function<void(const program::RunResult&)>& report) {
   // Under a launcher, every rank is this program; one line of progress is enough, and none of them knows who prints it.
   std::optional<Progress> progress;
-  if (!World::launched())
-    progress.emplace(fmt::format("running {} over {} ranks", name_of(request.problem.op), request.problem.ranks));
-  const int code = program::run(request, report);
+  program::RunRequest told = request;
+  if (!World::launched()) {
+    progress.emplace(fmt::format("running {}{} over {} ranks", request.verify ? "and verifying " : "",
+                                 name_of(request.problem.op), request.problem.ranks),
+                     program::parts_of(request, request.problem));
+    told.part_done = [] { Progress::advance(); };
+  }
+  const int code = program::run(told, report);
   if (code >= static_cast<int>(ErrorCode::invalid_input))
     print_json(program, {{"exit_code", code}, {"error", "a rank failed; standard error has its message"}});
   return code;

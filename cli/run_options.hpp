@@ -11,9 +11,9 @@ namespace imbrex::cli {
 struct RunOptions {
   std::string device = "auto", world = "processes", a, b, out, bias, a_scale, b_scale, kernel;
   std::array<program::RunRequest::Further, max_products - 1> further;
-  std::int64_t seed = 0, repeat = 1, workers = 1, delays = 0, ranks_per_gpu = 1;
+  std::int64_t seed = 0, repeat = 1, workers = 1, delays = 0, ranks_per_gpu = 1, verify_seed = 0;
   double wait_limit = 0;
-  bool verify = false;
+  bool verify = false, verify_all = false;
 
   void add_to(CLI::App& command);
 

@@ -9,6 +9,7 @@
 
 #include "base/check.hpp"
 #include "imbrex/operands.hpp"
+#include "program/reference.hpp"
 
 namespace imbrex::program {
 namespace {
@@ -83,7 +84,7 @@ void expect_memory(std::string_view job, double least, const MemoryLeft& left) {
 double least_bytes_of(const Problem& problem, bool verify) {
   double all = 0;
   for (int rank = 0; rank < problem.ranks; ++rank) {
-    double a_and_b = 0, largest_out = 0;
+    double largest_out = 0;
     for (const OperandInfo& info : operands_of(problem)) {
       const auto elements = static_cast<double>(info.rows) * static_cast<double>(info.cols);
       const double with_gaps = info.pitch == 0
@@ -94,10 +95,10 @@ double least_bytes_of(const Problem& problem, bool verify) {
       // Results are kept twice, to compare repeats.
       all += info.role == OperandRole::output ? 2 * bytes : bytes;
       if (info.role == OperandRole::output) largest_out = std::max(largest_out, elements);
-      if (info.name == "a" || info.name == "b") a_and_b += elements;
     }
-    // Result, reference, bound and three sums of magnitudes; A and B.
-    if (verify) all += largest_out * (sizeof(float) + 5 * sizeof(double)) + a_and_b * sizeof(double);
+    // The result; of the rows that are compared, reference, bound and three sums of magnitudes.
+    if (verify)
+      all += largest_out * (sizeof(float) + 5 * sizeof(double) / static_cast<double>(compared_stride(problem)));
   }
   return all;
 }

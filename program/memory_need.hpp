@@ -23,8 +23,8 @@ MemoryLeft memory_left(const std::string& root = "");
 /// what all ranks of this host need together, at least: what fits is never refused.
 void expect_memory(std::string_view job, double least, const MemoryLeft& left = memory_left());
 
-/// What a product's ranks hold on the host while they run: operands, results, and, where they verify, the reference's
-/// sums in float64.
+/// What a product's ranks hold on the host while they run: operands, results, and, where they verify, the
+/// reference's sums in float64, of the rows that are compared at least.
 double least_bytes_of(const Problem& problem, bool verify);
 
 }  // namespace imbrex::program

@@ -90,13 +90,36 @@ std::vector<float> rounded(Type type, const std::vector<float>& values) {
 
 }  // namespace
 
-std::vector<float> OperandSource::operand_values(Matrix matrix, std::string_view name, int rank) const {
+OperandSource::Place OperandSource::place_of(std::string_view name, int rank) const {
   const std::vector<OperandInfo> infos = operands_of(problem_);
   const auto info = std::find_if(infos.begin(), infos.end(), [&](const OperandInfo& i) { return i.name == name; });
-  std::vector<float> values(static_cast<std::size_t>(info->rows * info->cols));
   const auto [row, col] = problem::place_in_file(problem_, rank, *info);
-  read(matrix, row, col, {info->rows, info->cols}, values);
+  return {*info, row, col};
+}
+
+std::vector<float> OperandSource::operand_values(Matrix matrix, std::string_view name, int rank) const {
+  const auto [info, row, col] = place_of(name, rank);
+  std::vector<float> values(static_cast<std::size_t>(info.rows * info.cols));
+  read(matrix, row, col, {info.rows, info.cols}, values);
   return values;
+}
+
+std::vector<float> OperandSource::rows_of_a(int rank, const std::vector<std::int64_t>& rows) const {
+  const auto [info, row, col] = place_of("a", rank);
+  std::vector<float> values, line(static_cast<std::size_t>(info.cols));
+  values.reserve(rows.size() * line.size());
+  for (const std::int64_t each : rows) {
+    read(Matrix::a, row + each, col, {1, info.cols}, line);
+    values.insert(values.end(), line.begin(), line.end());
+  }
+  return rounded(problem_.type, values);
+}
+
+std::vector<float> OperandSource::columns_of_b(int rank, int product, std::int64_t first, std::int64_t count) const {
+  const auto [info, row, col] = place_of(plan::name_of_b(product), rank);
+  std::vector<float> values(static_cast<std::size_t>(info.rows * count));
+  read(matrix_b(product), row, col + first, {info.rows, count}, values);
+  return rounded(problem_.type, values);
 }
 
 std::vector<float> OperandSource::part_values(bool a, int rank, int product) const {

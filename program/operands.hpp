@@ -19,6 +19,9 @@ class OperandSource {
   std::vector<std::byte> part(bool a, int rank, int product = 0) const;
   /// The part as floats, row-major.
   std::vector<float> part_as_float(bool a, int rank, int product = 0) const;
+  /// Some rows of `rank`'s A as floats, and some columns of its B of that product. Several threads may ask at once.
+  std::vector<float> rows_of_a(int rank, const std::vector<std::int64_t>& rows) const;
+  std::vector<float> columns_of_b(int rank, int product, std::int64_t first, std::int64_t count) const;
   /// `rank`'s bias of that product, empty where the problem has none.
   std::vector<std::byte> bias(int rank, int product = 0) const;
   std::vector<float> bias_as_float(int rank, int product = 0) const;
@@ -45,6 +48,12 @@ class OperandSource {
   std::vector<float> part_values(bool a, int rank, int product) const;
   // A rank's part of a matrix, which is the operand of that name.
   std::vector<float> operand_values(Matrix matrix, std::string_view name, int rank) const;
+  // That operand, and where it begins in the matrix.
+  struct Place {
+    OperandInfo info;
+    std::int64_t row, col;
+  };
+  Place place_of(std::string_view name, int rank) const;
 };
 
 /// Uniform in [-1, 1), from position and seed alone, so that any rank can make any block.

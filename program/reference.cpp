@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <exception>
 #include <limits>
+#include <numeric>
 #include <set>
 #include <system_error>
 #include <thread>
@@ -18,12 +20,6 @@ namespace {
 
 double half_denormal(Type type) { return type == Type::fp16 ? 0x1p-25 : type == Type::bf16 ? 0x1p-134 : 0x1p-150; }
 
-double largest(Type type) {
-  return type == Type::fp16   ? 65504.0
-         : type == Type::bf16 ? 0x1.fep127
-                              : static_cast<double>(std::numeric_limits<float>::max());
-}
-
 std::vector<double> widened(const std::vector<float>& values) { return {values.begin(), values.end()}; }
 
 std::vector<double> magnitudes(std::vector<double> values) {
@@ -31,13 +27,24 @@ std::vector<double> magnitudes(std::vector<double> values) {
   return values;
 }
 
-// A rank's A, or B of that product, in place times the scales of its rows or columns.
-std::vector<double> scaled_part(const OperandSource& operands, bool a, int rank, std::int64_t cols, int product) {
-  std::vector<double> values = widened(operands.part_as_float(a, rank, product));
-  const std::vector<float> scales = operands.scales(a, rank);
+// Some rows of a rank's A, times their scales.
+std::vector<double> scaled_rows(const OperandSource& operands, int rank, const std::vector<std::int64_t>& rows) {
+  std::vector<double> values = widened(operands.rows_of_a(rank, rows));
+  const std::vector<float> scales = operands.scales(true, rank);
+  const std::size_t length = rows.empty() ? 1 : values.size() / rows.size();
+  for (std::size_t i = 0; !scales.empty() && i < values.size(); ++i)
+    values[i] *= static_cast<double>(scales[scales.size() == 1 ? 0 : static_cast<std::size_t>(rows[i / length])]);
+  return values;
+}
+
+// So many columns of a rank's B of that product, times their scales.
+std::vector<double> scaled_columns(const OperandSource& operands, int rank, int product, std::int64_t first,
+                                   std::int64_t count) {
+  std::vector<double> values = widened(operands.columns_of_b(rank, product, first, count));
+  const std::vector<float> scales = operands.scales(false, rank);
   for (std::size_t i = 0; !scales.empty() && i < values.size(); ++i) {
-    const std::size_t line = a ? i / static_cast<std::size_t>(cols) : i % static_cast<std::size_t>(cols);
-    values[i] *= static_cast<double>(scales[scales.size() == 1 ? 0 : line]);
+    const auto col = static_cast<std::size_t>(first) + i % static_cast<std::size_t>(count);
+    values[i] *= static_cast<double>(scales[scales.size() == 1 ? 0 : col]);
   }
   return values;
 }
@@ -49,7 +56,7 @@ double largest_of(const std::vector<float>& values) {
 }
 
 // For stretches of so many columns, each in a thread of its own: one after the other where a rank's share of the cores,
-// or of the work, is that of one thread.
+// or of the work, is that of one thread. Throws what one of them throws.
 template <typename Work>
 void over_columns(std::int64_t cols, int ranks, double operations, const Work& work) {
   constexpr double least = 2e9;  // operations that outlast a thread's start by far
@@ -59,43 +66,55 @@ void over_columns(std::int64_t cols, int ranks, double operations, const Work& w
                                           std::int64_t{1}, std::min(most, cols));
   base::reserve_blas(static_cast<int>(threads));
   const std::int64_t stretch = base::ceil_div(cols, threads);
-  std::vector<std::jthread> others;
-  for (std::int64_t first = stretch; first < cols; first += stretch) {
-    const std::int64_t count = std::min(stretch, cols - first);
-    try {
-      others.emplace_back([&work, first, count] { work(first, count); });
-    } catch (const std::system_error&) {
-      work(first, count);
+  std::vector<std::exception_ptr> failures(static_cast<std::size_t>(threads));
+  {
+    std::vector<std::jthread> others;
+    for (std::int64_t first = stretch; first < cols; first += stretch) {
+      const std::int64_t count = std::min(stretch, cols - first);
+      std::exception_ptr& failure = failures[static_cast<std::size_t>(first / stretch)];
+      try {
+        others.emplace_back([&work, &failure, first, count] {
+          try {
+            work(first, count);
+          } catch (...) {
+            failure = std::current_exception();
+          }
+        });
+      } catch (const std::system_error&) {
+        work(first, count);
+      }
     }
+    work(0, std::min(stretch, cols));
   }
-  work(0, std::min(stretch, cols));
+  for (const std::exception_ptr& failure : failures)
+    if (failure) std::rethrow_exception(failure);
 }
 
+// So many columns of a product, which begin at `result`, `cols` after each other: += rows of A times columns of B,
+// which lie without gaps.
 struct Multiply {
-  std::int64_t rows, cols, depth;
-  int ranks;  // which multiply at once
-  // result = beta * result + A B over columns k.. of A, for rows row0.. of A
-  void add(const std::vector<double>& a, std::int64_t row0, const std::vector<double>& b, std::int64_t k,
-           std::int64_t columns, double beta, double* result) const {
-    const auto operations = 2.0 * static_cast<double>(rows) * static_cast<double>(cols) * static_cast<double>(columns);
-    over_columns(cols, ranks, operations, [&](std::int64_t first, std::int64_t count) {
-      base::multiply({static_cast<int>(rows), static_cast<int>(count), static_cast<int>(columns),
-                      a.data() + row0 * depth + k, static_cast<int>(depth), b.data() + k * cols + first,
-                      static_cast<int>(cols), false, beta, result + first, static_cast<int>(cols)});
-    });
+  std::int64_t rows, width, depth, cols;
+
+  void operator()(const std::vector<double>& a, const std::vector<double>& b, double* result) const {
+    add(a, b, 0, depth, result, cols);
   }
-  void operator()(const std::vector<double>& a, std::int64_t row0, const std::vector<double>& b, double* result) const {
-    add(a, row0, b, 0, depth, 1, result);
+
+  // Over `columns` of A from k on.
+  void add(const std::vector<double>& a, const std::vector<double>& b, std::int64_t k, std::int64_t columns,
+           double* result, std::int64_t pitch) const {
+    if (rows == 0) return;
+    base::multiply({static_cast<int>(rows), static_cast<int>(width), static_cast<int>(columns), a.data() + k,
+                    static_cast<int>(depth), b.data() + k * width, static_cast<int>(width), false, 1.0, result,
+                    static_cast<int>(pitch)});
   }
 
   // How much Hopper's instructions may lose of each element, added to `lost`.
-  void add_alignment_error(const std::vector<double>& a, std::int64_t row0, const std::vector<double>& b,
-                           double* lost) const {
+  void add_alignment_error(const std::vector<double>& a, const std::vector<double>& b, double* lost) const {
     constexpr std::int64_t at_once = 32, interval = 128;
     // The sum so far is the instruction's, which itself has lost some.
     constexpr double unit = (at_once + 1) * 0x1p-12 * 1.02;
-    std::vector<double> sum(static_cast<std::size_t>(rows * cols)), in_row(static_cast<std::size_t>(rows)),
-        in_col(static_cast<std::size_t>(cols));
+    std::vector<double> sum(static_cast<std::size_t>(rows * width)), in_row(static_cast<std::size_t>(rows)),
+        in_col(static_cast<std::size_t>(width));
     for (std::int64_t k = 0; k < depth; k += at_once) {
       const std::int64_t columns = std::min(at_once, depth - k);
       if (k % interval == 0) std::fill(sum.begin(), sum.end(), 0.0);
@@ -104,19 +123,19 @@ struct Multiply {
       for (std::int64_t i = 0; i < rows; ++i)
         for (std::int64_t c = 0; c < columns; ++c) {
           double& most = in_row[static_cast<std::size_t>(i)];
-          most = std::max(most, std::abs(a[static_cast<std::size_t>((row0 + i) * depth + k + c)]));
+          most = std::max(most, std::abs(a[static_cast<std::size_t>(i * depth + k + c)]));
         }
       for (std::int64_t c = 0; c < columns; ++c)
-        for (std::int64_t j = 0; j < cols; ++j) {
+        for (std::int64_t j = 0; j < width; ++j) {
           double& most = in_col[static_cast<std::size_t>(j)];
-          most = std::max(most, std::abs(b[static_cast<std::size_t>((k + c) * cols + j)]));
+          most = std::max(most, std::abs(b[static_cast<std::size_t>((k + c) * width + j)]));
         }
       for (std::int64_t i = 0; i < rows; ++i)
-        for (std::int64_t j = 0; j < cols; ++j) {
+        for (std::int64_t j = 0; j < width; ++j) {
           const double product = in_row[static_cast<std::size_t>(i)] * in_col[static_cast<std::size_t>(j)];
-          lost[i * cols + j] += unit * std::max(std::abs(sum[static_cast<std::size_t>(i * cols + j)]), product);
+          lost[i * cols + j] += unit * std::max(std::abs(sum[static_cast<std::size_t>(i * width + j)]), product);
         }
-      add(a, row0, b, k, columns, 1, sum.data());
+      add(a, b, k, columns, sum.data(), width);
     }
   }
 };
@@ -275,15 +294,39 @@ Rows contribution_of(Problem problem, int rank, int source, int number) {
 
 }  // namespace
 
-Reference reference_of(const Plan& plan, const OperandSource& operands, int rank, Device device, int number) {
+std::int64_t compared_stride(const Problem& problem) {
+  constexpr std::int64_t most = 32;
+  const RankShapes shapes = shapes_of(problem);
+  const double sources = problem::descriptor_of(problem.op).sums ? problem.ranks : 1;
+  double multiplied = 0;
+  for (int product = 0; product < plan::count_products(problem); ++product)
+    multiplied += static_cast<double>(shapes.out.rows) * static_cast<double>(plan::cols_of(problem, product)) *
+                  static_cast<double>(shapes.depth) * sources;
+  return static_cast<std::int64_t>(std::clamp(std::ceil(multiplied / most_multiplied), 1.0, double{most}));
+}
+
+std::int64_t compared_stride(const Plan& plan) {
+  for (int rank = 0; rank < plan.problem.ranks; ++rank)
+    if (!quantized_collectives(plan, rank).empty()) return 1;
+  return compared_stride(plan.problem);
+}
+
+Reference reference_of(const Plan& plan, const OperandSource& operands, int rank, Device device, int number,
+                       const std::vector<std::int64_t>* rows_asked, const std::function<void()>& source_done) {
+  constexpr std::int64_t block = 256;  // columns of B at a time: their memory is taken once, and used again
   const Problem& problem = plan.problem;
   const RankShapes shapes = shapes_of(problem);
   const std::int64_t cols = plan::cols_of(problem, number), out_rows = shapes.out.rows, ranks = problem.ranks;
-  const auto count = static_cast<std::size_t>(out_rows * cols);
+  std::vector<std::int64_t> lines(static_cast<std::size_t>(rows_asked == nullptr ? out_rows : 0));
+  std::iota(lines.begin(), lines.end(), std::int64_t{0});
+  if (rows_asked != nullptr) lines = *rows_asked;
+  const auto count = lines.size() * static_cast<std::size_t>(cols);
   Reference ref{std::vector<double>(count), std::vector<double>(count), 0};
-  std::vector<double> absolute(count), partials(count), lost(count), partial;
+  std::vector<double> absolute(count), partials(count), lost(count);
   // Sums through a codec: the contributions of each source, and of their magnitudes.
   const std::vector<const Collective*> quantized = quantized_collectives(plan, rank);
+  IMBREX_EXPECTS(quantized.empty() || rows_asked == nullptr,
+                 "a codec's groups go over rows: the reference of some rows is not defined");
   std::vector<std::vector<double>> sent, magnitudes_sent;
   const Type result = output_type(problem.type);
   double underflow = 0;  // what products, or their shares of K, lose that are scaled by A's first
@@ -292,43 +335,57 @@ Reference reference_of(const Plan& plan, const OperandSource& operands, int rank
   const problem::OperatorDescriptor& op = problem::descriptor_of(problem.op);
   // Each rank's rows by its own B, what is gathered by this rank's, or parts of sums over all ranks.
   const bool exchange = op.stacked, gather = !op.stacked && !op.sums;
-  std::vector<double> b;
   for (int source = 0; source < problem.ranks; ++source) {
     const auto [rows, out_row, a_row] = contribution_of(problem, rank, source, number);
-    const std::vector<double> a = scaled_part(operands, true, source, shapes.a.cols, number);
-    if (!gather || source == 0) {
-      b = scaled_part(operands, false, gather ? rank : source, cols, number);
-      if (problem.scales != Scales::none)
-        underflow +=
-            parts * (1 + largest_of(operands.scales(false, gather ? rank : source))) * half_denormal(Type::fp32);
-    }
-    const Multiply product{rows, cols, shapes.depth, problem.ranks};
-    partial.assign(static_cast<std::size_t>(rows * cols), 0.0);
-    product(a, a_row, b, partial.data());
-    if (quantized.empty()) {
-      product(magnitudes(a), a_row, magnitudes(b), absolute.data() + out_row * cols);
-    } else {
-      std::vector<double>& own = magnitudes_sent.emplace_back(count);
-      product(magnitudes(a), a_row, magnitudes(b), own.data());
-      for (std::size_t i = 0; i < count; ++i) absolute[i] += own[i];
-      sent.push_back(partial);
-    }
-    if (problem.type == Type::e4m3 && device == Device::cuda)
-      product.add_alignment_error(a, a_row, b, lost.data() + out_row * cols);
-    for (std::size_t i = 0; i < partial.size(); ++i) {
-      const std::size_t at = static_cast<std::size_t>(out_row * cols) + i;
-      ref.value[at] += partial[i];
-      partials[at] += std::abs(partial[i]);
-    }
+    const int owner_of_b = gather ? rank : source;
+    if ((!gather || source == 0) && problem.scales != Scales::none)
+      underflow += parts * (1 + largest_of(operands.scales(false, owner_of_b))) * half_denormal(Type::fp32);
+    if (!quantized.empty()) sent.emplace_back(count), magnitudes_sent.emplace_back(count);
+    const auto first_line = std::lower_bound(lines.begin(), lines.end(), out_row),
+               end_line = std::lower_bound(first_line, lines.end(), out_row + rows);
+    std::vector<std::int64_t> a_rows(first_line, end_line);
+    for (std::int64_t& row : a_rows) row += a_row - out_row;
+    const std::vector<double> a = scaled_rows(operands, source, a_rows), a_magnitudes = magnitudes(a);
+    const std::int64_t begin = (first_line - lines.begin()) * cols, line_count = std::ssize(a_rows);
+    const auto work = [&](std::int64_t first, std::int64_t width) {
+      const Multiply product{line_count, width, shapes.depth, cols};
+      std::vector<double> b = scaled_columns(operands, owner_of_b, number, first, width),
+                          partial(static_cast<std::size_t>(line_count * width));
+      product.add(a, b, 0, shapes.depth, partial.data(), width);
+      if (problem.type == Type::e4m3 && device == Device::cuda)
+        product.add_alignment_error(a, b, lost.data() + begin + first);
+      for (double& v : b) v = std::abs(v);
+      product(a_magnitudes, b, (quantized.empty() ? absolute : magnitudes_sent.back()).data() + begin + first);
+      for (std::int64_t line = 0; line < line_count; ++line)
+        for (std::int64_t col = 0; col < width; ++col) {
+          const auto at = static_cast<std::size_t>(begin + line * cols + first + col);
+          const double value = partial[static_cast<std::size_t>(line * width + col)];
+          ref.value[at] += value;
+          partials[at] += std::abs(value);
+          if (quantized.empty()) continue;
+          sent.back()[at] = value;
+          absolute[at] += magnitudes_sent.back()[at];
+        }
+    };
+    // To make an element of B takes as long as some multiplications.
+    const double operations =
+        (2.0 * static_cast<double>(line_count) + 40) * static_cast<double>(cols) * static_cast<double>(shapes.depth);
+    if (line_count > 0)
+      over_columns(cols, problem.ranks, operations, [&](std::int64_t first, std::int64_t stretch) {
+        for (std::int64_t done = 0; done < stretch; done += block) work(first + done, std::min(block, stretch - done));
+      });
+    if (source_done) source_done();
   }
   std::vector<float> bias;
-  for (std::int64_t row = 0; problem.bias && row < out_rows; ++row) {
-    const std::int64_t block = exchange ? out_rows / ranks : out_rows;
-    if (row % block == 0) bias = operands.bias_as_float(exchange ? static_cast<int>(row / block) : rank, number);
+  for (std::size_t line = 0; problem.bias && line < lines.size(); ++line) {
+    const std::int64_t row_block = exchange ? out_rows / ranks : out_rows;
+    if (line == 0 || lines[line] / row_block != lines[line - 1] / row_block)
+      bias = operands.bias_as_float(exchange ? static_cast<int>(lines[line] / row_block) : rank, number);
     for (std::int64_t col = 0; col < cols; ++col) {
       const double value = static_cast<double>(bias[static_cast<std::size_t>(col)]);
-      ref.value[static_cast<std::size_t>(row * cols + col)] += value;
-      absolute[static_cast<std::size_t>(row * cols + col)] += std::abs(value);
+      const std::size_t at = line * static_cast<std::size_t>(cols) + static_cast<std::size_t>(col);
+      ref.value[at] += value;
+      absolute[at] += std::abs(value);
     }
   }
   const bool sums = op.sums && (ranks > 1 || problem.bias);
@@ -388,29 +445,6 @@ Reference gathered_reference(const Problem& problem, const OperandSource& operan
   }
   ref.bound.assign(ref.value.size(), 0);
   return ref;
-}
-
-double error_over_bound(double result, double value, double bound, Type type) {
-  constexpr double infinity = std::numeric_limits<double>::infinity();
-  // An infinity of an operand has a bound that is none.
-  if (result == value || (std::isnan(result) && std::isnan(value))) return 0;
-  if (std::isnan(result) || std::isnan(value) || std::isinf(value)) return infinity;
-  if (std::isinf(result))
-    return std::signbit(result) == std::signbit(value) && std::abs(value) + bound >= largest(type) ? 0 : infinity;
-  return std::abs(result - value) / bound;
-}
-
-Comparison compare(const Reference& reference, const std::vector<float>& result, Type type, std::int64_t cols) {
-  Comparison worst;
-  for (std::size_t i = 0; i < result.size(); ++i) {
-    const double value = reference.value[i], got = static_cast<double>(result[i]);
-    const double ratio = error_over_bound(got, value, reference.bound[i], type);
-    if (ratio > worst.worst || (i == 0 && ratio >= worst.worst)) {
-      const auto at = static_cast<std::int64_t>(i);
-      worst = {ratio, at / cols, at % cols, got, value};
-    }
-  }
-  return worst;
 }
 
 }  // namespace imbrex::program

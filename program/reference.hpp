@@ -2,13 +2,25 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 #include "program/operands.hpp"
 
 namespace imbrex::program {
 
-/// For each element of one rank's output.
+/// One of every so many rows of each rank's output is compared: 1, every row, unless a rank's reference would take more
+/// multiplications than most_multiplied, or sums went through a codec, whose groups go over rows. At most 32, so that
+/// no tile of 63 rows or more lies between two of them.
+std::int64_t compared_stride(const Plan& plan);
+std::int64_t compared_stride(const Problem& problem);  ///< without a codec
+inline constexpr double most_multiplied = 0x1p34;      // a core takes some two seconds for them
+
+/// The rows of an output of `rows` that are compared: one of each `stride` in a row, drawn by `seed` and the rank. An
+/// error in 2 * stride - 1 rows in a row is always found, one in a single row once in `stride`.
+std::vector<std::int64_t> compared_rows(std::int64_t rows, std::int64_t stride, std::uint64_t seed, int rank);
+
+/// For each element of one rank's output, or of those of its rows that were asked for.
 struct Reference {
   std::vector<double> value, bound;
   double codec_bound = 0;  ///< the largest part of a bound that a codec has; 0 where nothing went through one
@@ -36,9 +48,11 @@ struct Reference {
 ///                                       value that the group can hold
 ///   result rounded to type T:           u_T * (|y| + both terms) + tiny_T
 /// tiny is half the smallest denormal. (Higham, "Accuracy and Stability of Numerical Algorithms", 2002, section 3.1.)
-/// The output is that of `product`.
+/// The output is that of `product`. `rows`: of these rows only, in their order, which ascends; null: of all.
+/// `source_done` is called when the product of one more rank's operands was added.
 Reference reference_of(const Plan& plan, const OperandSource& operands, int rank, Device device = Device::cpu,
-                       int product = 0);
+                       int product = 0, const std::vector<std::int64_t>* rows = nullptr,
+                       const std::function<void()>& source_done = {});
 
 /// The gathered A, from which nothing may differ.
 Reference gathered_reference(const Problem& problem, const OperandSource& operands);
@@ -55,5 +69,9 @@ struct Comparison {
   double result = 0, value = 0;
 };
 Comparison compare(const Reference& reference, const std::vector<float>& result, Type type, std::int64_t cols);
+
+/// Compares a whole result with a reference of some of its rows.
+Comparison compare(const Reference& reference, const std::vector<float>& result, Type type, std::int64_t cols,
+                   const std::vector<std::int64_t>& rows);
 
 }  // namespace imbrex::program

@@ -35,12 +35,23 @@
 namespace imbrex::program {
 namespace {
 
+// The first element that is still as poison() left it; -1: none is.
+std::int64_t first_unwritten(const std::vector<std::byte>& values, std::size_t element) {
+  for (std::size_t at = 0; at < values.size(); at += element)
+    if (std::all_of(&values[at], &values[at] + element, [](std::byte b) { return b == std::byte{0xff}; }))
+      return static_cast<std::int64_t>(at / element);
+  return -1;
+}
+
 // What one rank tells rank 0 about its result.
 struct Verdict {
   Comparison worst;
-  int output = 0;    // where that is
-  int differs = -1;  // repeat whose bits differ from the first one's
-  int gaps = -1;     // output that something was written to between the rows of
+  int output = 0;      // where that is
+  int differs = -1;    // repeat whose bits differ from the first one's
+  int gaps = -1;       // output that something was written to between the rows of
+  int unwritten = -1;  // output with an element that nothing was written to, and where
+  std::int64_t unwritten_at = 0;
+  std::int64_t compared = 0, rows = 0;
   double codec_bound = 0;
 };
 
@@ -56,7 +67,9 @@ class Job {
         report_(report) {}
 
   int run(World& world) const {
-    RunResult result{plan_.problem, plan_.strategy, plan_.knobs, device_, {}, false, 0, 0, {}, {}, {}, reason_};
+    RunResult result;
+    result.problem = plan_.problem, result.strategy = plan_.strategy, result.knobs = plan_.knobs;
+    result.device = device_, result.reason = reason_;
     const OperatorOptions options = operator_options();
     // Where the ranks can have their GPUs: else the operator says why not.
     if (device_ == Device::cuda && ops::gpus_of(world, options.cuda)->refusal.empty()) expect_gpu_memory(world);
@@ -80,14 +93,19 @@ class Job {
           first.push_back(out);
         else if (verdict.differs < 0 && first[o] != out)
           verdict.differs = i;
+        if (o == 0) part_done();
         if (verdict.gaps < 0 && !gaps_are_poison(outputs[o], out)) verdict.gaps = static_cast<int>(o);
       }
     }
     for (std::size_t o = 0; o < outputs.size(); ++o) {
-      const std::vector<float> values = base::floats_of(outputs[o].type, without_gaps(outputs[o], memory->output(o)));
+      const std::vector<std::byte> bytes = without_gaps(outputs[o], memory->output(o));
+      const std::vector<float> values = base::floats_of(outputs[o].type, bytes);
       if (!request_.out_prefix.empty())
         write_npy(path_of(outputs, o, world.rank()), outputs[o].rows, outputs[o].cols, values);
-      if (request_.verify) verify(world.rank(), outputs[o], static_cast<int>(o), values, verdict);
+      if (!request_.verify) continue;
+      verify(world.rank(), outputs[o], static_cast<int>(o), values, verdict);
+      const std::int64_t at = first_unwritten(bytes, size_of(outputs[o].type));
+      if (at >= 0 && verdict.unwritten < 0) verdict.unwritten = static_cast<int>(o), verdict.unwritten_at = at;
     }
     const bool right = judge(world, verdict, result);
     if (request_.timeline) {
@@ -149,15 +167,30 @@ class Job {
     return fmt::format("{}{}.rank{}.npy", request_.out_prefix, o == 0 ? "" : fmt::format(".{}", outputs[o].name), rank);
   }
 
+  void part_done() const {
+    if (request_.part_done) request_.part_done();
+  }
+
   // Outputs of products come first.
   void verify(int rank, const OperandInfo& output, int place, const std::vector<float>& values,
               Verdict& verdict) const {
-    const Reference reference = place == plan::count_products(plan_.problem)
-                                    ? gathered_reference(plan_.problem, operands_)
-                                    : reference_of(plan_, operands_, rank, device_, place);
-    const Comparison worst = compare(reference, values, output.type, output.cols);
+    Comparison worst;
+    if (place == plan::count_products(plan_.problem)) {
+      worst = compare(gathered_reference(plan_.problem, operands_), values, output.type, output.cols);
+      part_done();
+    } else {
+      const std::vector<std::int64_t> rows =
+          compared_rows(output.rows, request_.verify_all ? 1 : compared_stride(plan_), request_.verify_seed, rank);
+      const bool all = std::ssize(rows) == output.rows;
+      const Reference reference =
+          reference_of(plan_, operands_, rank, device_, place, all ? nullptr : &rows, [this] { part_done(); });
+      worst = all ? compare(reference, values, output.type, output.cols)
+                  : compare(reference, values, output.type, output.cols, rows);
+      verdict.codec_bound = std::max(verdict.codec_bound, reference.codec_bound);
+      verdict.compared += std::ssize(rows);
+      verdict.rows += output.rows;
+    }
     if (place == 0 || !(worst.worst <= verdict.worst.worst)) verdict.worst = worst, verdict.output = place;
-    verdict.codec_bound = std::max(verdict.codec_bound, reference.codec_bound);
   }
 
   static double slowest(World& world, double seconds) {
@@ -172,24 +205,39 @@ class Job {
     std::vector<Verdict> all(static_cast<std::size_t>(world.size()));
     world.all_gather(&own, all.data(), sizeof own);
     result.verified = true;
+    result.compared_stride = request_.verify_all ? 1 : compared_stride(plan_);
     for (int rank = 0; rank < world.size(); ++rank) {
       const Verdict& v = all[static_cast<std::size_t>(rank)];
       const bool inside = v.worst.worst <= 1;
       result.max_error_over_bound = std::max(result.max_error_over_bound, v.worst.worst);
       result.codec_bound = std::max(result.codec_bound, v.codec_bound);
-      result.verified = result.verified && inside && v.differs < 0 && v.gaps < 0;
+      result.compared_rows += v.compared;
+      result.all_rows += v.rows;
+      result.verified = result.verified && is_right(v);
       if (!result.message.empty()) continue;
       if (!inside)
         result.message = fmt::format("rank {}: element ({}, {}){} is {}, the reference {}: {:.3g} times its bound",
                                      rank, v.worst.row, v.worst.col, text_of_output(v.output), v.worst.result,
                                      v.worst.value, v.worst.worst);
+      else if (v.unwritten >= 0)
+        result.message = fmt::format("rank {}: nothing was written to element ({}, {}){}", rank,
+                                     v.unwritten_at / cols_of_output(v.unwritten),
+                                     v.unwritten_at % cols_of_output(v.unwritten), text_of_output(v.unwritten));
       else if (v.gaps >= 0)
         result.message = fmt::format("rank {}: what lies between the rows of {} was written to", rank,
                                      outputs_of(plan_.problem)[static_cast<std::size_t>(v.gaps)].name);
       else if (v.differs >= 0)
         result.message = fmt::format("rank {}: the bits of repeat {} differ from those of the first", rank, v.differs);
     }
-    return own.worst.worst <= 1 && own.differs < 0 && own.gaps < 0;
+    return is_right(own);
+  }
+
+  static bool is_right(const Verdict& v) {
+    return v.worst.worst <= 1 && v.unwritten < 0 && v.differs < 0 && v.gaps < 0;
+  }
+
+  std::int64_t cols_of_output(int output) const {
+    return outputs_of(plan_.problem)[static_cast<std::size_t>(output)].cols;
   }
 
   std::string text_of_output(int output) const {
@@ -261,11 +309,23 @@ runtime::Terms terms_of(const RunRequest& request, const Choice& choice) {
   terms.add("device", name_of(choice.device));
   execute::add(terms, plan::fields_of(*plan::stored_tasks(std::make_shared<const Plan>(choice.plan))));
   terms.add("operands", request.a_path.empty() ? fmt::format("random by seed {}", request.seed) : "from files");
-  terms.add("verify", request.verify).add("repeat", request.repeat).add("timeline", request.timeline);
+  terms.add("verify", request.verify).add("verify_all", request.verify_all);
+  terms.add("verify_seed", fmt::format("{}", request.verify_seed))
+      .add("repeat", request.repeat)
+      .add("timeline", request.timeline);
   return terms.add("kernel", request.kernel).add("ranks_per_gpu", request.ranks_per_gpu);
 }
 
 }  // namespace
+
+std::size_t parts_of(const RunRequest& request, const Problem& problem) {
+  const auto ranks = static_cast<std::size_t>(problem.ranks);
+  std::size_t parts = static_cast<std::size_t>(request.repeat);
+  if (request.repeat == 1 && !request.verify) return 0;
+  if (request.verify)
+    parts += ranks * static_cast<std::size_t>(plan::count_products(problem)) + (problem.gathered_a ? 1 : 0);
+  return ranks * parts;
+}
 
 std::string digest_text(const Plan& plan) { return fmt::format("{:016x}", plan::digest_of(plan)); }
 

@@ -40,14 +40,18 @@ struct RunRequest {
   std::string out_prefix;  ///< not empty: PREFIX.rank<r>.npy, float32; outputs after the first:
                            ///< PREFIX.out1.rank<r>.npy and so on, by the operand's name
 
-  bool verify = false;  ///< against a float64 reference, every element within its bound; repeats bitwise equal
+  bool verify = false;      ///< against a float64 reference, elements within their bounds; repeats bitwise equal
+  bool verify_all = false;  ///< every element, however long that takes; else rows drawn by verify_seed where it would
+                            ///< take long (reference.hpp)
+  std::uint64_t verify_seed = 0;
   int repeat = 1;
   bool threads = false;  ///< ranks are threads of this process instead of processes
   bool timeline = false;
-  CpuOptions cpu;         ///< of these, `delays` holds on GPUs too
-  std::string kernel;     ///< GPUs: CudaOptions::kernel, for fused plans
-  int ranks_per_gpu = 1;  ///< more: CudaOptions::ranks_per_gpu; the device is cuda then
-  double wait_limit = 0;  ///< seconds; 0: the usual one
+  CpuOptions cpu;                   ///< of these, `delays` holds on GPUs too
+  std::string kernel;               ///< GPUs: CudaOptions::kernel, for fused plans
+  int ranks_per_gpu = 1;            ///< more: CudaOptions::ranks_per_gpu; the device is cuda then
+  double wait_limit = 0;            ///< seconds; 0: the usual one
+  std::function<void()> part_done;  ///< called by each rank after each of parts_of(request, problem)
 };
 
 struct RunResult {
@@ -57,12 +61,15 @@ struct RunResult {
   Device device = Device::cpu;  ///< that the ranks worked on
   std::vector<double> seconds;  ///< per repeat, of the slowest rank
   bool verified = false;
-  double max_error_over_bound = 0;  ///< over all elements and ranks; right is at most 1
-  double codec_bound = 0;           ///< verified, through a codec: the most that it may cost an element
-  Timeline timeline;                ///< of all ranks, last repeat; empty unless asked for
-  std::string message;              ///< what was wrong, where; empty if nothing was
-  std::string digest;               ///< of the plan that ran: digest_text
-  choose::Reason reason;            ///< why strategy auto took it; empty where the strategy or a plan was given
+  std::int64_t compared_stride =
+      1;  ///< verified: one of each so many rows of an output was compared, drawn by the seed
+  std::int64_t compared_rows = 0, all_rows = 0;  ///< of all ranks' outputs of products
+  double max_error_over_bound = 0;               ///< over all compared elements and ranks; right is at most 1
+  double codec_bound = 0;                        ///< verified, through a codec: the most that it may cost an element
+  Timeline timeline;                             ///< of all ranks, last repeat; empty unless asked for
+  std::string message;                           ///< what was wrong, where; empty if nothing was
+  std::string digest;                            ///< of the plan that ran: digest_text
+  choose::Reason reason;  ///< why strategy auto took it; empty where the strategy or a plan was given
 };
 
 /// What a request runs on, and by which plan.
@@ -76,6 +83,9 @@ struct Choice {
 /// nothing that keeps this process from being forked if the ranks are to be forked. Throws Error(invalid_input) naming
 /// what is missing where the request insists on CUDA.
 Choice choose_device(const RunRequest& request, const Problem& problem);
+
+/// Parts of a run that take time, over all ranks: repeats and, verified, each source of each output. 0: only one.
+std::size_t parts_of(const RunRequest& request, const Problem& problem);
 
 /// What a plan runs (src/plan/digest.hpp) as 16 hexadecimal digits: plans with the same ones run the same.
 std::string digest_text(const Plan& plan);

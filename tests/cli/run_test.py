@@ -313,6 +313,32 @@ class Run(Case):
         self.write_npy("c.npy", K + 1, N, matrix(1, K + 1, N))
         self.refuse(*job, "--a", "a.npy", "--b", "c.npy", says=str(K + 1))
 
+    def test_large_results_are_compared_in_rows_that_are_drawn(self):
+        large = ["run", "gemm_all_reduce", "--ranks", 1, "--m", 2048, "--n", 4096, "--k", 4096, "--device", "cpu"]
+        result = self.json_of(*large, "--verify", "--verify-seed", 7)
+        self.assertEqual((result["verified"], result["compared_rows"], result["all_rows"], result["verify_seed"]), (True, 1024, 2048, 7))
+        self.assertLessEqual(result["max_error_over_bound"], 1)
+        output, _ = self.run_program(*large, "--verify", "--verify-seed", 7)
+        self.assertIn("right: ", output)
+        self.assertIn("compared: 1024 of 2048 rows, one of each 2, drawn by seed 7. An error in 3 adjacent rows is always found, one in a "
+                      "single row is missed 1 times of 2. --verify-all compares every row", output)
+        # Small ones are compared whole, and so are those for which that is asked.
+        self.assertEqual(self.json_of("run", "gemm_all_reduce", "--m", 64, "--n", 64, "--k", 64, "--verify")["compared_rows"], 4 * 64)
+        whole = self.json_of(*large[:5], 1024, *large[6:], "--verify-all")
+        self.assertEqual((whole["compared_rows"], whole["all_rows"]), (1024, 1024))
+        output, _ = self.run_program(*large[:5], 64, *large[6:], "--verify-all")
+        self.assertNotIn("compared", output)
+        self.refuse(*large, "--verify-seed", 7, says="--verify is not given")
+
+    def test_an_element_that_nothing_wrote_is_found_in_any_row(self):
+        self.run_program("plan", "gemm_all_reduce", "--ranks", 1, "--m", 2048, "--n", 4096, "--k", 4096, "--strategy", "fused", "--json", "plan.json")
+        plan = json.loads(self.read("plan.json"))
+        tile = plan["ranks"][0]["queues"][0]["tasks"][0]["tile"]
+        tile["a"][4] = tile["stores"][0][4] = 127  # of 128 rows
+        self.write("short.json", json.dumps(plan))
+        for seed, says in ((0, "element (127, 0) is"), (1, "nothing was written to element (127, 0)")):  # drawn, not drawn
+            self.refuse("run", "--plan", "short.json", "--unchecked", "--device", "cpu", "--verify", "--verify-seed", seed, code=1, says=says)
+
     def test_progress_from_two_seconds_on(self):
         _, errors = self.run_program("run", "gemm_all_reduce", "--m", 64, "--n", 64, "--k", 64, "--repeat", 1000, "--delays", 1)
         self.assertIn("2 s so far", errors)

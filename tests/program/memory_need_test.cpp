@@ -69,12 +69,15 @@ TEST(MemoryNeed, OnlyWhatDoesNotFitIsRefused) {
   }
 }
 
-// Ranks have A, B and two results each; verified, five numbers in float64 and one float an element, and A and B.
+// Ranks have A, B and two results each; verified, a float an element and, of rows that are compared, five
+// numbers in float64.
 TEST(MemoryNeed, AllRanksCountAndTheirReferences) {
   const Problem p{Operator::gemm_all_reduce, 100, 200, 400, 4, Type::bf16};
   const double operands = 4 * 2.0 * (100 * 100 + 100 * 200 + 2 * 100 * 200);
   EXPECT_EQ(least_bytes_of(p, false), operands);
-  EXPECT_EQ(least_bytes_of(p, true), operands + 4 * (100 * 200 * 44.0 + 8.0 * (100 * 100 + 100 * 200)));
+  EXPECT_EQ(least_bytes_of(p, true), operands + 4 * 100 * 200 * 44.0);
+  const Problem large{Operator::gemm_reduce_scatter, 4096, 8192, 28672, 4, Type::bf16};
+  EXPECT_DOUBLE_EQ(least_bytes_of(large, true) - least_bytes_of(large, false), 4096 * 8192 * (4 + 40.0 / 14));
   // What lies between rows is memory, too.
   Problem apart = p;
   apart.lda = std::int64_t{1} << 31;

@@ -5,6 +5,7 @@
 #include <limits>
 #include <numeric>
 #include <random>
+#include <set>
 
 #include "base/convert.hpp"
 #include "program/reference.hpp"
@@ -171,6 +172,110 @@ TEST(Reference, HoppersSumsOfE4m3HaveABoundOfTheirOwn) {
           base::float_to_bf16(sum_of_instructions(a, i, short_b, j, shapes) * a_scale[static_cast<std::size_t>(i)] *
                               b_scale[static_cast<std::size_t>(j)]));
   EXPECT_GT(program::compare(hopper, result, Type::bf16, 40).worst, 1);
+}
+
+struct Case {
+  Problem problem;
+  Device device = Device::cpu;
+};
+
+// Each operator, with what changes the arithmetic: scales, a bias, a further B.
+std::vector<Case> cases_of_rows() {
+  std::vector<Case> cases;
+  for (const Operator op : {Operator::all_gather_gemm, Operator::gemm_reduce_scatter, Operator::gemm_all_reduce,
+                            Operator::gemm_all_to_all}) {
+    cases.push_back({{op, 48, 600, 128, 2, Type::bf16, true}});
+    cases.push_back({{op, 48, 40, 128, 2, Type::e4m3, false, Scales::row}, Device::cuda});
+  }
+  cases.push_back({{Operator::all_gather_gemm, 48, 40, 128, 2, Type::fp32}});
+  cases.back().problem.more_n[0] = 24;
+  return cases;
+}
+
+TEST(Reference, OfSomeRowsIsThatOfAllRowsThere) {
+  for (const auto& [asked, device] : cases_of_rows()) {
+    program::RunRequest request;
+    request.problem = asked;
+    Problem problem = asked;
+    const auto operands = program::open_operands(request, problem);
+    const Plan plan = make_plan(problem, Strategy::sequential, {});
+    const std::int64_t out_rows = shapes_of(problem).out.rows;
+    for (int product = 0; product < (asked.more_n[0] > 0 ? 2 : 1); ++product)
+      for (int rank = 0; rank < problem.ranks; ++rank) {
+        const auto rows = program::compared_rows(out_rows, 5, 3, rank);
+        const auto some = program::reference_of(plan, *operands, rank, device, product, &rows);
+        const auto whole = program::reference_of(plan, *operands, rank, device, product);
+        const std::size_t cols = whole.value.size() / static_cast<std::size_t>(out_rows);
+        ASSERT_EQ(some.value.size(), rows.size() * cols);
+        ASSERT_EQ(some.bound.size(), some.value.size());
+        for (std::size_t i = 0; i < some.value.size(); ++i) {
+          const std::size_t at = static_cast<std::size_t>(rows[i / cols]) * cols + i % cols;
+          // The BLAS may add up in another order where it has fewer rows.
+          ASSERT_NEAR(some.value[i], whole.value[at], 1e-12 * 128) << name_of(problem.op) << " rank " << rank;
+          ASSERT_NEAR(some.bound[i], whole.bound[at], 1e-9 * whole.bound[at]) << name_of(problem.op);
+        }
+      }
+  }
+}
+
+TEST(ComparedRows, AreOneOfEachStretchAndWhatTheSeedSays) {
+  const auto rows = program::compared_rows(1000, 14, 7, 2);
+  ASSERT_EQ(rows.size(), 72u);  // the last stretch has six rows
+  for (std::size_t i = 0; i < rows.size(); ++i) EXPECT_EQ(rows[i] / 14, static_cast<std::int64_t>(i));
+  EXPECT_LT(rows.back(), 1000);
+  EXPECT_EQ(rows, program::compared_rows(1000, 14, 7, 2));
+  EXPECT_NE(rows, program::compared_rows(1000, 14, 8, 2));
+  EXPECT_NE(rows, program::compared_rows(1000, 14, 7, 3));
+  std::vector<std::int64_t> all(1000);
+  std::iota(all.begin(), all.end(), 0);
+  EXPECT_EQ(program::compared_rows(1000, 1, 7, 2), all);
+  // Each row has its turn.
+  std::set<std::int64_t> drawn;
+  for (std::uint64_t seed = 0; seed < 200; ++seed) drawn.insert(program::compared_rows(14, 14, seed, 0).front());
+  EXPECT_EQ(drawn.size(), 14u);
+}
+
+TEST(ComparedRows, AreAllUnlessThatTakesLong) {
+  const auto stride = [](std::int64_t m, std::int64_t n, std::int64_t k, Knobs knobs = {}) {
+    return program::compared_stride(
+        make_plan({Operator::gemm_reduce_scatter, m, n, k, 4, Type::bf16}, Strategy::sequential, knobs));
+  };
+  EXPECT_EQ(stride(512, 512, 2048), 1);
+  EXPECT_EQ(stride(4096, 4096, 4096), 1);  // 2^34 multiplications of each rank
+  EXPECT_EQ(stride(4096, 4096, 4100), 2);
+  EXPECT_EQ(stride(4096, 8192, 28672), 14);
+  EXPECT_EQ(stride(65536, 65536, 65536), 32);  // a tile of 64 rows still holds one
+  Knobs quantized;
+  quantized.codec = parse_codec_pair("int8");
+  EXPECT_EQ(stride(4096, 8192, 28672, quantized), 1);
+}
+
+// What a run that compares some rows finds, and what it does not.
+TEST(ComparedRows, FindAnErrorInADrawnRowAndAnyInEnoughAdjacentOnes) {
+  const Sums s = all_reduce(Strategy::sequential, 2);
+  constexpr std::int64_t cols = 64, stride = 8;
+  const auto rows = program::compared_rows(64, stride, 11, 0);
+  const auto reference = program::reference_of(s.plan, *s.operands, 0, Device::cpu, 0, &rows);
+  const std::vector<float> right = ring_sum(s);
+  const auto worst = [&](const std::vector<std::int64_t>& wrong) {
+    std::vector<float> result = right;
+    for (const std::int64_t row : wrong) result[static_cast<std::size_t>(row * cols + row % cols)] += 1;
+    return program::compare(reference, result, Type::bf16, cols, rows);
+  };
+  EXPECT_LE(worst({}).worst, 1);
+  for (const std::int64_t row : rows) {
+    EXPECT_GT(worst({row}).worst, 1) << row;
+    EXPECT_EQ(worst({row}).row, row);
+    EXPECT_EQ(worst({row}).col, row % cols);
+  }
+  int missed = 0;
+  for (std::int64_t row = 0; row < 64; ++row) missed += worst({row}).worst <= 1 ? 1 : 0;
+  EXPECT_EQ(missed, 64 - 64 / stride);
+  for (std::int64_t first = 0; first + 2 * stride - 1 <= 64; ++first) {
+    std::vector<std::int64_t> adjacent(2 * stride - 1);
+    std::iota(adjacent.begin(), adjacent.end(), first);
+    EXPECT_GT(worst(adjacent).worst, 1) << first;
+  }
 }
 
 // An infinity in an operand makes a bound that is infinite, or none at all.
