@@ -147,8 +147,10 @@ def exact_plot(result):
     curves = [("Imbrex", EXACT_COLOUR, [(place[r["bytes"]], r["over_nccl"]) for r in rows])]
     torch = [(place[r["bytes"]], r["nccl"] / r["torch"][1]) for r in rows if r["torch"]]
     curves += [("torch, the best of two", TORCH_COLOUR, torch)] if torch else []
-    out = Plot("Exact all-reduces of bf16: how many times as fast as NCCL, 4 H200s", ceiling([y for _, _, points in curves for _, y in points], 0.5), 0.5)
+    out = Plot("Exact all-reduces of bf16: how many times as fast as NCCL, 4 H200s", ceiling([y for _, _, points in curves for _, y in points], 0.5), 0.5,
+               "bytes of each rank's vector", "times as fast as NCCL")
     size_ticks(out, place)
+    out.level(1, "NCCL: 1")
     for label, colour, points in curves:
         curve(out, points, colour, label)
     return out.svg()
@@ -162,8 +164,9 @@ def quantized_plot(result):
               for name, colour in {"auto": EXACT_COLOUR, **CODECS}.items()]
     curves = [c for c in curves if c[2]]
     out = Plot("All-reduces through codecs: how many times as fast as NCCL's of bf16, 4 H200s",
-               ceiling([y for _, _, points in curves for _, y in points], 0.5), 0.5)
+               ceiling([y for _, _, points in curves for _, y in points], 0.5), 0.5, "bytes of each rank's vector", "times as fast as NCCL")
     size_ticks(out, place)
+    out.level(1, "NCCL, exact: 1")
     for name, colour, points in curves:
         curve(out, points, colour, "exact" if name == "auto" else name)
     return out.svg()
@@ -173,7 +176,8 @@ def ctas_plot(result):
     """A picture of the largest size."""
     row = max(result["ctas"], key=lambda r: r["bytes"])
     most = ceiling([t for times in row["microseconds"].values() for t in times.values()], 100)
-    out = Plot(f"{size_text(row['bytes'])}: microseconds over the number of CTAs, 4 H200s", most, max(100, most // 1000 * 100), "{:.0f}")
+    out = Plot(f"{size_text(row['bytes'])}: microseconds over the number of CTAs, 4 H200s", most, max(100, most // 1000 * 100),
+               "CTAs of the kernel", "microseconds", "{:.0f}")
     counts = counts_of(row)
     place = {count: int(count) / int(counts[-1]) for count in counts}
     for count in counts:

@@ -153,18 +153,25 @@ def summary(result):
 
 
 def plot(result):
-    """Roofline fraction over M, one dot a cell; the line joins an operator's geometric means."""
-    rows = list(rows_of(result))
-    low, high = math.log2(min(r["m"] for r in rows)), math.log2(max(r["m"] for r in rows))
+    """Speed-up over M, one dot a size; the line joins an operator's geometric means. What PyTorch's best takes has a line, too."""
+    rows = [r for r in rows_of(result) if not r["m"] == r["n"] == r["k"]]
+    sizes = sorted({r["m"] for r in rows})
+    low, high = math.log2(sizes[0]), math.log2(sizes[-1])
     x = lambda m: (math.log2(m) - low) / max(high - low, 1)
-    out = Plot("Fraction of the roofline over M, 4 H200s (dots: cells; lines: geometric means)", 1.1, 0.2)
-    for m in sorted({r["m"] for r in rows}):
+    most = math.ceil(4 * max(r["gain"] for r in rows)) / 4
+    out = Plot("Speed-up over cuBLAS, then NCCL, on 4 H200s (dots: sizes of layers; lines: geometric means)", most, 0.25, "M, rows of A",
+               "speed-up over cuBLAS, then NCCL", "{:.2f}")
+    for m in sizes:
         out.tick(x(m), m)
+    out.level(1, "cuBLAS, then NCCL: 1")
     for op in dict.fromkeys(r["op"] for r in rows):
         own = [r for r in rows if r["op"] == op]
         for r in own:
-            out.dot(x(r["m"]), r["fraction"], COLOURS[op], 0.5)
-        out.line([(x(m), geometric_mean(r["fraction"] for r in own if r["m"] == m)) for m in sorted({r["m"] for r in own})], COLOURS[op], op)
+            out.dot(x(r["m"]), r["gain"], COLOURS[op], 0.5, f"{op} {r['m']} x {r['n']} x {r['k']}: {r['gain']:.2f}")
+        out.line([(x(m), geometric_mean(r["gain"] for r in own if r["m"] == m)) for m in sorted({r["m"] for r in own})], COLOURS[op], op)
+    # The faster of cuBLAS + NCCL and PyTorch's fused operators: at least 1.
+    peer = lambda m: geometric_mean(r["gain"] / r["best_gain"] for r in rows if r["m"] == m)
+    out.line([(x(m), peer(m)) for m in sizes], "#888", "PyTorch's best, all operators", dashed=True)
     return out.svg()
 
 

@@ -18,6 +18,9 @@ RANKS, TILE = 4, 128
 PROBLEMS = [("all_gather_gemm", 1024, 57344, 8192), ("all_gather_gemm", 4096, 57344, 8192),
             ("gemm_reduce_scatter", 1024, 8192, 28672), ("gemm_reduce_scatter", 4096, 8192, 28672)]
 SHIFTS = (0, 2, 4, 8, 12, 24)
+AXES = {"order": "order of tiles; shift: own tiles run so many columns later", "transport": "who moves the data",
+        "comm-rows": "rows that travel at once"}
+SHORT = {"owner_major": "owner", "column_major": "column"}
 TITLES = {"order": "Order of the tiles", "transport": "Who moves the data", "comm-rows": "Rows that travel at once"}
 
 
@@ -58,19 +61,22 @@ def plot(name, result):
     if name == "comm-rows":
         labels.sort(key=lambda change: -int(change.split("=")[-1]))
     place = {change: i / max(len(labels) - 1, 1) for i, change in enumerate(labels)}
-    out = Plot(f"{TITLES[name]}: fraction of the roofline, {RANKS} H200s", 1.1, 0.2)
+    out = Plot(f"{TITLES[name]}: fraction of the roofline, {RANKS} H200s", 1.1, 0.2,
+               AXES[name], "fraction of the roofline")
+    out.level(1, "the roofline: 1")
     for change in labels:
         values = [part.split("=")[1] for part in change.split(",")]
-        out.tick(place[change], values[-1] if name == "comm-rows" else values[0])
+        out.tick(place[change], values[-1] if name == "comm-rows" else SHORT.get(values[0], values[0]))
         if name == "order" and len(values) > 1:
             out.tick(place[change], f"shift {values[1]}", row=1)
     for i, (p, points) in enumerate(series):
         colour = COLOURS[p["operator"]]
         known = [(place[change], value) for change, value in points if value]
-        for point in known:
-            out.dot(*point, colour)
         dashed = any(other["operator"] == p["operator"] for other, _ in series[:i])
-        out.line(known, colour, f"{p['operator']} M {p['m']}", dashed)
+        for point in known:
+            out.dot(*point, colour, 0.4 if dashed else 1)
+        # Only rows are in an order that a line may follow.
+        out.line(known if name == "comm-rows" else [], colour, f"{p['operator']} M {p['m']}{' (pale)' if dashed else ''}", dashed)
     return out.svg()
 
 

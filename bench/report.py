@@ -82,17 +82,21 @@ def joined(turns):
 
 
 class Plot:
-    """An SVG with one y axis from 0; x is what the caller makes of it, from 0 to 1."""
+    """An SVG with two axes that say what they are, y from 0; x is what the caller makes of it, from 0 to 1. No text lies on another: a label
+    of the x axis that would is left out, and the legend stands to the right, a row a curve."""
 
-    def __init__(self, title, y_max, y_step, y_format="{:.1f}"):
+    def __init__(self, title, y_max, y_step, x_title, y_title, y_format="{:.1f}"):
         self.y_max = y_max
-        self.out = ['<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 880 400" font-family="sans-serif" font-size="12">',
-                    '<rect width="880" height="400" fill="white"/>', f'<text x="60" y="24" font-size="14">{escape(title)}</text>']
+        self.out = ['<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 960 416" font-family="sans-serif" font-size="12">',
+                    '<rect width="960" height="416" fill="white"/>', f'<text x="60" y="24" font-size="14">{escape(title)}</text>',
+                    f'<text x="{self.x(0.5):.1f}" y="404" text-anchor="middle">{escape(x_title)}</text>',
+                    f'<text x="14" y="200" text-anchor="middle" transform="rotate(-90 14 200)">{escape(y_title)}</text>']
         self.labels = 0
+        self.ends = {}  # of what was written, by row of the x axis
         for i in range(int(y_max / y_step + 1e-9) + 1):
             y = self.y(i * y_step)
             self.out.append(f'<line x1="60" x2="660" y1="{y:.1f}" y2="{y:.1f}" stroke="#ddd"/>'
-                            f'<text x="50" y="{y + 4:.1f}" text-anchor="end">{y_format.format(i * y_step)}</text>')
+                            f'<text x="52" y="{y + 4:.1f}" text-anchor="end">{y_format.format(i * y_step)}</text>')
 
     @staticmethod
     def x(part):
@@ -102,15 +106,30 @@ class Plot:
         return 340 - 280 * value / self.y_max
 
     def tick(self, part, text, row=0):
+        """From left to right in a row."""
+        half = 0.6 * 12 * len(str(text)) / 2
+        if self.x(part) - half < self.ends.get(row, -1e9) + 4:
+            return
+        self.ends[row] = self.x(part) + half
         self.out.append(f'<text x="{self.x(part):.1f}" y="{360 + 14 * row}" text-anchor="middle">{escape(str(text))}</text>')
 
-    def dot(self, part, value, colour, opacity=1):
-        self.out.append(f'<circle cx="{self.x(part):.1f}" cy="{self.y(value):.1f}" r="3" fill="{colour}" fill-opacity="{opacity}"/>')
+    def dot(self, part, value, colour, opacity=1, says=""):
+        """`says`: what a browser shows over it."""
+        title = f"<title>{escape(says)}</title>" if says else ""
+        self.out.append(f'<circle cx="{self.x(part):.1f}" cy="{self.y(value):.1f}" r="3" fill="{colour}" fill-opacity="{opacity}">{title}</circle>')
 
     def line(self, points, colour, label, dashed=False):
         path = " ".join(f"{self.x(part):.1f},{self.y(value):.1f}" for part, value in points)
         dash = ' stroke-dasharray="5 4"' if dashed else ""
         self.out.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2"{dash}/>')
+        self.legend(colour, label)
+
+    def level(self, value, label):
+        """A line across, such as that of what is compared with, at 1."""
+        self.out.append(f'<line x1="60" x2="660" y1="{self.y(value):.1f}" y2="{self.y(value):.1f}" stroke="#222" stroke-width="1.5"/>')
+        self.legend("#222", label)
+
+    def legend(self, colour, label):
         self.out.append(f'<text x="680" y="{80 + 22 * self.labels}" fill="{colour}">{escape(label)}</text>')
         self.labels += 1
 

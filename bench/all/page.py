@@ -30,7 +30,7 @@ th, td { border: 1px solid #ccc; padding: .2em .6em; text-align: left }
 td.n { text-align: right; font-variant-numeric: tabular-nums }
 .slow { background: #fdecea } .bad { color: #a00; font-weight: bold } .small { color: #555; font-size: 90% }
 svg { max-width: 60em; width: 100%; height: auto } h2 { border-bottom: 1px solid #ccc }"""
-BLUE, RED, GREY = "#1b6ca8", "#c0392b", "#888888"
+BLUE, RED = "#1b6ca8", "#c0392b"
 MOST_ROWS = 400  # of a topic; the JSON has all
 
 
@@ -240,10 +240,16 @@ def predicted(run: Run) -> str:
     text += table(("topic", "rows", "mean error", "largest", "left out because"), cells)
     rows = result["rows"]
     if rows:
-        plot = Plot("Predicted over measured, by row (dots); a row is right at 1", 2, 0.5)
+        plot = Plot(
+            "Predicted over measured, a dot a row of the table below",
+            2,
+            0.5,
+            "rows, in the order of the table",
+            "predicted time over measured time",
+        )
         for place, one in enumerate(rows):
-            plot.dot(place / max(len(rows) - 1, 1), min(one["predicted_us"] / one["us"], 2), BLUE, 0.6)
-        plot.line([(0, 1), (1, 1)], GREY, "as measured", True)
+            plot.dot(place / max(len(rows) - 1, 1), min(one["predicted_us"] / one["us"], 2), BLUE, 0.6, str(one["what"]))
+        plot.level(1, "as measured: 1")
         text += plot.svg()
         text += table(
             ("topic", "what", "way", "measured us", "predicted us", "error"),
@@ -268,11 +274,18 @@ def plot_of(title: str, rows: list[Row]) -> str:
     if len(ratios) < 2:
         return ""
     most = min(max(2.0, math.ceil(max(ratio for ratio, _ in ratios))), 8.0)
-    plot = Plot(f"{title}: the peer's time over ours, by row (above 1: faster)", most, most / 4, "{:.2g}")
+    plot = Plot(
+        f"{title}: a dot a row of the table below",
+        most,
+        most / 4,
+        "rows, in the order of the table",
+        "the peer's time over ours",
+        "{:.2g}",
+    )
     for place, (ratio, one) in enumerate(ratios):
         colour = COLOURS.get(str(one["what"]).split(" ")[0].rstrip(","), BLUE) if ratio >= 1 else RED
-        plot.dot(place / (len(ratios) - 1), min(ratio, most), colour, 0.8)
-    plot.line([(0, 1), (1, 1)], GREY, "as fast as the peer", True)
+        plot.dot(place / (len(ratios) - 1), min(ratio, most), colour, 0.8, f"{one['what']}: {ratio:.2f}")
+    plot.level(1, "as fast as the peer: 1")
     return str(plot.svg())
 
 

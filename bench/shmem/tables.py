@@ -77,7 +77,8 @@ def plot(rows, gpu):
     timed = [row for row in rows if row["measure"] == "latency" and row["call"] == "put_signal" and row["bytes"] <= 1 << 15]
     most = max(max(row["ours"]["us"], theirs(row) or 0) for row in timed)
     step = max(0.5, math.ceil(most / 8))
-    out = Plot(f"put_signal, one way, us, over bytes: two PEs on one {gpu} (dashed: NVSHMEM)", math.ceil(most / step) * step, step)
+    out = Plot(f"put_signal, one way, us, over bytes: two PEs on one {gpu} (dashed: NVSHMEM)", math.ceil(most / step) * step, step,
+               "bytes of the put", "microseconds, one way")
     sizes = sorted({row["bytes"] for row in timed})
     part = {count: i / max(1, len(sizes) - 1) for i, count in enumerate(sizes)}
     for count in sizes:

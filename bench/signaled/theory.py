@@ -172,9 +172,11 @@ def plot(rows):
     ratios = [math.log2(r["gemm_us"] / r["collective_us"]) for r in rows]
     low, high = math.floor(min(ratios)), math.ceil(max(ratios))
     place = lambda ratio: (ratio - low) / (high - low)
-    out = Plot("Fraction of a perfect overlap over product time / collective time, simulated", 1.1, 0.2)
+    out = Plot("Fraction of a perfect overlap over product time / collective time, simulated", 1.1, 0.2,
+               "time of the product over time of the collective", "fraction of a perfect overlap")
     for exponent in range(low, high + 1):
         out.tick(place(exponent), f"{2.0 ** exponent:g}")
+    out.level(1, "a perfect overlap: 1")
     for name in (*SHAPES, VARIANT):
         own = sorted((ratio, r["fraction"]) for ratio, r in zip(ratios, rows) if r["machine"] == name)
         for ratio, fraction in own:

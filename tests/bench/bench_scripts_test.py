@@ -127,7 +127,7 @@ class Tables(unittest.TestCase):
         unseen = {"commit": "def", "date": "E", "rows": [row(us=(30.0, 20.0)), row(m=1024, us=(20.0, 30.0))]}
         text = gpu_tables.sum_of({"commit": "abc", "date": "D", "rows": [r, cube]}, [("two H200s", unseen, False), ("four H100s", unseen, True)])
         self.assertIn("| `gemm_reduce_scatter` | 1 | 1.00x (slowest 0.99x) | 1.00x (slowest 0.99x) |\n| all | 1 |", text)  # without the cube
-        self.assertIn("commit abc, D.", text)
+        self.assertIn("commit abc, D: ", text)
         self.assertIn("|\n| two H200s, def, E | all | 2 | 1.00x (slowest 0.66x) | not measured |\n", text)
         self.assertIn("|\n| four H100s, def, E | `gemm_reduce_scatter` | 2 | 1.00x (slowest 0.66x) | not measured |\n", text)
         summary = gpu_tables.summary({"commit": "abc", "machine": "M", "date": "D", "rows": [r, cube, row(m=64, us=(30.0, 20.0))]})
