@@ -3,6 +3,7 @@
 
 #include "command.hpp"
 #include "imbrex/error.hpp"
+#include "output/colour.hpp"
 #include "program/run.hpp"
 
 namespace imbrex::cli {
@@ -28,7 +29,8 @@ void add_check(Program& program) {
                     {"problem", to_json_value(plan.problem)}};
         if (finding) result["finding"] = to_json_value(*finding);
         print_json(program, result);
-        print(program, "{}", finding ? "unsound: " + describe(*finding) : "sound");
+        print(program, "{}{}", coloured(program, finding ? Colour::bad : Colour::good, finding ? "unsound" : "sound"),
+              finding ? ": " + describe(*finding) : "");
         return finding ? static_cast<int>(ErrorCode::unsound) : 0;
       });
   command.add_option("FILE", *file, "The plan, as `imbrex plan` writes it; - is standard input")

@@ -124,6 +124,12 @@ void expect_writable(std::string_view option, const std::string& path) {
   naming(fmt::format("{} ", option), [&] { imbrex::expect_writable(path); });
 }
 
+void expect_named(std::string_view option, const std::string& path, std::string_view ending) {
+  if (path.empty()) return;
+  if (!path.ends_with(ending)) refuse(fmt::format("{} '{}': the name must end in {}", option, path, ending));
+  expect_writable(option, path);
+}
+
 void expect_timeline_path(std::string_view option, const std::string& path) {
   expect_writable(option, path);
   if (path.empty() || path.ends_with(".svg") || path.ends_with(".json")) return;

@@ -105,7 +105,10 @@ void write_timeline(const std::string& path, const Timeline& timeline);
 /// not after it.
 void expect_writable(std::string_view option, const std::string& path);
 
-/// As expect_path, and refuses a `path` that does not end in .svg or .json.
+/// As expect_writable, and refuses a `path` that has another ending; an empty one is not asked for.
+void expect_named(std::string_view option, const std::string& path, std::string_view ending);
+
+/// As expect_writable, and refuses a `path` that does not end in .svg or .json.
 void expect_timeline_path(std::string_view option, const std::string& path);
 
 /// "1.234 ms".

@@ -5,6 +5,7 @@
 
 #include "imbrex/error.hpp"
 #include "imbrex/world.hpp"
+#include "output/colour.hpp"
 #include "own_operators.hpp"
 #include "program/embedding/bench_embedding.hpp"
 #include "program/embedding/tables_file.hpp"
@@ -58,7 +59,7 @@ void report(const Program& program, const program::EmbeddingRequest& asked, cons
   if (shape.optimizer)
     print(program, "a step of {}: {}", name_of(*shape.optimizer), readable_seconds(result.update_seconds));
   if (!asked.verify) return;
-  print(program, "{}: the largest error is {:.3g} of its bound", result.verified ? "right" : "WRONG",
+  print(program, "{}: the largest error is {:.3g} of its bound", verdict_of(program, result.verified),
         result.max_error_over_bound);
   if (!result.verified) print_error("imbrex: " + result.message);
 }

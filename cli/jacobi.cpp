@@ -3,6 +3,7 @@
 
 #include "imbrex/error.hpp"
 #include "imbrex/world.hpp"
+#include "output/colour.hpp"
 #include "own_operators.hpp"
 #include "program/jacobi/run_jacobi.hpp"
 #include "run_options.hpp"
@@ -43,7 +44,8 @@ void report(const Program& program, const program::JacobiRequest& asked, const p
     print(program, "  residual {:.6g} in sweep {}, {:.6g} in sweep {}", result.residuals.front(), asked.every,
           result.residuals.back(), static_cast<std::int64_t>(result.residuals.size()) * asked.every);
   if (!asked.verify) return;
-  print(program, "{}", result.verified ? "right: all elements and residuals are the serial solution's" : "WRONG");
+  print(program, "{}{}", verdict_of(program, result.verified),
+        result.verified ? ": all elements and residuals are the serial solution's" : "");
   if (!result.verified) print_error("imbrex: " + result.message);
 }
 

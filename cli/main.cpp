@@ -13,6 +13,7 @@
 #include "command.hpp"
 #include "help.hpp"
 #include "imbrex/error.hpp"
+#include "output/colour.hpp"
 #include "program/nccl_environment.hpp"
 #include "program/run_ranks.hpp"
 #include "program/suggestion.hpp"
@@ -31,7 +32,7 @@ std::string printable(const std::string& text) {
 }
 
 int refuse_command(const Program& program, int code, const std::string& message) {
-  print_error("imbrex: " + printable(message));
+  print_error(coloured_error(Colour::bad, "imbrex:") + " " + printable(message));
   try {
     if (program.json_takes_errors) print_json(program, {{"exit_code", code}, {"error", message}});
   } catch (const std::exception&) {  // the first failure is the one to tell

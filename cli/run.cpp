@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "command.hpp"
+#include "output/colour.hpp"
 #include "own_operators.hpp"
 #include "program/explain.hpp"
 #include "program/suggestion.hpp"
@@ -52,7 +53,7 @@ void report(const Program& program, const RunArguments& options, const program::
         result.seconds.size() > 1 ? fmt::format(", the best of {}", result.seconds.size()) : "");
   if (!why.empty()) print(program, "{}", why);
   if (verify) {
-    print(program, "{}: the largest error is {:.3g} of its bound", result.verified ? "right" : "WRONG",
+    print(program, "{}: the largest error is {:.3g} of its bound", verdict_of(program, result.verified),
           result.max_error_over_bound);
     if (result.compared_rows < result.all_rows)
       print(program,

@@ -5,6 +5,7 @@
 
 #include "imbrex/error.hpp"
 #include "imbrex/world.hpp"
+#include "output/colour.hpp"
 #include "own_operators.hpp"
 #include "program/all_reduce/run_all_reduce.hpp"
 #include "run_options.hpp"
@@ -68,7 +69,7 @@ void report(const Program& program, const program::AllReduceRequest& asked, cons
     print(program, "no finite element is off by more than {:.3g}; {}{}", what.largest_error, odd,
           asked.options.tolerance ? fmt::format("; {} of {} groups travelled raw", what.raw_groups, what.groups) : "");
   if (!asked.verify) return;
-  print(program, "{}: the largest error is {:.3g} of its bound", result.verified ? "right" : "WRONG",
+  print(program, "{}: the largest error is {:.3g} of its bound", verdict_of(program, result.verified),
         result.max_error_over_bound);
   if (!result.verified) print_error("imbrex: " + result.message);
 }

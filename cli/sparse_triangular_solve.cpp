@@ -5,6 +5,7 @@
 #include "imbrex/error.hpp"
 #include "imbrex/file.hpp"
 #include "imbrex/world.hpp"
+#include "output/colour.hpp"
 #include "own_operators.hpp"
 #include "program/sparse/run_solve.hpp"
 #include "run_options.hpp"
@@ -83,7 +84,7 @@ void report(const Program& program, const SolveRequest& asked, const SolveResult
   if (result.overflows)
     print(program, "overflow: the solution has elements that {} does not hold", type);
   else
-    print(program, "{}: the largest residual is {:.3g} of its bound", result.verified ? "right" : "WRONG",
+    print(program, "{}: the largest residual is {:.3g} of its bound", verdict_of(program, result.verified),
           result.max_error_over_bound);
   if (!result.verified) print_error("imbrex: " + result.message);
 }

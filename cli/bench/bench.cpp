@@ -10,6 +10,8 @@
 #include "bench/bench_shmem.hpp"
 #include "imbrex/error.hpp"
 #include "imbrex/world.hpp"
+#include "output/colour.hpp"
+#include "output/measured.hpp"
 #include "own_operators.hpp"
 #include "tune/tuning.hpp"
 
@@ -24,7 +26,7 @@ struct BenchArguments {
   Type type = Type::bf16;
   std::optional<Scales> scales;
   std::optional<Layout> b_layout;
-  std::string strategy = "auto", world = "processes", out, met;  // met: --auto
+  std::string strategy = "auto", world = "processes", out, met, csv, plot;  // met: --auto
   std::vector<std::string> tries, codecs;
   bool serve = false, products = false, card = false;
   std::vector<std::shared_ptr<OwnOperator>> own;  // with options of their own, that bench takes
@@ -124,36 +126,10 @@ program::MeasureRequest request_of(const BenchArguments& o, bool all) {
   return request;
 }
 
-std::string name(const program::Measured& m) {
-  const Knobs& k = m.knobs;
-  const std::string_view collectives = k.transport == Transport::store ? ", own collectives" : "";
-  std::string tile;
-  if (k.library_tile > 0) tile = fmt::format(", cuBLASLt's tile {}", k.library_tile);
-  if (k.library_tile > 0 && k.library_parts > 1) tile += fmt::format(" in {} parts", k.library_parts);
-  if (m.strategy == Strategy::sequential) return fmt::format("sequential{}{}", collectives, tile);
-  if (m.strategy == Strategy::decomposed) return fmt::format("decomposed in {}{}{}", k.chunks, collectives, tile);
-  std::string text =
-      fmt::format("fused {}x{}x{} {} {}", k.tile_m, k.tile_n, k.cluster, name_of(k.transport), name_of(k.order));
-  if (k.order == TileOrder::column_major)
-    text += k.own_shift >= 1 << 20 ? " own first" : fmt::format(" shift {}", k.own_shift);
-  if (k.abreast > 0) text += fmt::format(" abreast {}", k.abreast);
-  text += fmt::format(" group {}", k.group);
-  if (k.k_slices > 1) text += fmt::format(" {} slices", k.k_slices);
-  if (k.cluster_k > 1) text += " sharing K";
-  if (k.split_k > 1) text += fmt::format(" split {}", k.split_k);
-  if (k.span_shards) text += " spanning";
-  if (k.one_shot) text += " one-shot";
-  return text;
-}
-
-const program::Measured& chosen(const program::Measurement& m) {
-  return *std::find_if(m.plans.begin(), m.plans.end(), [](const program::Measured& x) { return x.chosen; });
-}
-
 Json json_of(const program::Measurement& m) {
   Json plans = Json::array();
   for (const program::Measured& p : m.plans) {
-    Json plan{{"name", name(p)},
+    Json plan{{"name", name_of_plan(p)},
               {"us", microseconds(p.seconds)},
               {"chosen", p.chosen},
               {"strategy", name_of(p.strategy)},
@@ -173,9 +149,10 @@ Json json_of(const program::Measurement& m) {
 void print_row(const Program& program, const program::Measurement& m, const program::Measured& best) {
   const Problem& p = m.problem;
   const double sequential = m.plans.front().seconds, roofline = program::roofline_seconds(m);
-  print(program, "{:19} {:6} {:6} {:6} {:9.1f} {:9.1f} {:9.1f} {:6.2f} {:6.2f}x  {}", name_of(p.op), p.m, p.n, p.k,
-        roofline * 1e6, sequential * 1e6, best.seconds * 1e6, roofline / best.seconds, sequential / best.seconds,
-        name(best));
+  const std::string gain = fmt::format("{:6.2f}x", sequential / best.seconds);
+  print(program, "{:19} {:6} {:6} {:6} {:9.1f} {:9.1f} {:9.1f} {:6.2f} {}  {}", name_of(p.op), p.m, p.n, p.k,
+        roofline * 1e6, sequential * 1e6, best.seconds * 1e6, roofline / best.seconds,
+        coloured(program, sequential < best.seconds ? Colour::bad : Colour::good, gain), name_of_plan(best));
 }
 
 void print_head(const Program& program) {
@@ -196,6 +173,8 @@ double geometric_mean(const std::vector<double>& values) {
 }
 
 int measure_and_print(const Program& program, const BenchArguments& options, bool all) {
+  if (options.csv != "-") expect_named("--csv", options.csv, ".csv");
+  expect_named("--plot", options.plot, ".svg");
   const Table before = table_at(options.out);
   program::MeasureRequest request = request_of(options, all);
   request.gpu = before.gpu;
@@ -205,7 +184,7 @@ int measure_and_print(const Program& program, const BenchArguments& options, boo
   const auto report = [&](const program::Measurement& m) {
     Progress::advance();
     if (rows.empty()) print_head(program);
-    const program::Measured& best = all ? program::fastest(m) : chosen(m);
+    const program::Measured& best = plan_shown(m, all);
     print_row(program, m, best);
     print_tries(program, m);
     fractions.push_back(program::roofline_seconds(m) / best.seconds);
@@ -215,6 +194,8 @@ int measure_and_print(const Program& program, const BenchArguments& options, boo
     const bool last = rows.size() == request.problems.size();
     if (all) write_table(program, options.out, before, program::tuning_table(measurements, today(), before.text), last);
     if (!last) return;
+    if (!options.csv.empty()) write_result(options.csv, csv_of(measurements, all, today()));
+    if (!options.plot.empty()) write_result(options.plot, to_svg(chart_of(measurements, all, today())));
     print(program, "geometric means: {:.3f} of the roofline, {:.3f}x sequential", geometric_mean(fractions),
           geometric_mean(gains));
     print_json(program, {{"gpu", m.gpu},
@@ -254,6 +235,8 @@ std::optional<Problem> read_problem(const BenchArguments& options) {
 }
 
 int serve(const BenchArguments& options) {
+  for (const char* name : {"--csv", "--plot"})
+    if (options.given(name)) refuse(fmt::format("{}: --serve answers on standard output only", name));
   program::MeasureRequest request = request_of(options, false);
   request.next = [&] { return read_problem(options); };
   return program::measure(request, [](const program::Measurement& m) { print_text(json_of(m).dump() + "\n"); });
@@ -306,12 +289,15 @@ int tune_products(const Program& program, const BenchArguments& o) {
 int tune(const Program& program, const BenchArguments& o) {
   if (o.card) {
     for (const char* name : {"--ops", "--m", "--layers", "--type", "--scales", "--b-layout", "--rounds", "--runs",
-                             "--world", "--products", "--auto", "--codecs"})
+                             "--world", "--products", "--auto", "--codecs", "--csv", "--plot"})
       if (o.given(name)) refuse(fmt::format("{}: --card measures sizes and types of its own", name));
     return tune_card(program, o.given("--ranks") ? o.ranks : 0, o.out);
   }
   const bool all_reduce = is_all_reduce(o);
   if (o.products && all_reduce) refuse("--products is about operators with a GEMM, not all_reduce");
+  for (const char* name : {"--csv", "--plot"})
+    if ((o.products || all_reduce) && o.given(name))
+      refuse(fmt::format("{} is about operators with a GEMM and their collective", name));
   if (o.products) return tune_products(program, o);
   if (!all_reduce) return measure_and_print(program, o, true);
   expect_options(o);
@@ -342,6 +328,10 @@ void add_options(CLI::App& command, BenchArguments& o, const char* ops) {
               "Operations in a sample, even (default 8; from 0.1 ms on, as many as fill 10 ms, after 0.15 s of "
               "warm-up; tune: 2 from 0.5 ms on; all-reduces: 20)");
   command.add_option("--world", o.world, "Ranks are processes (default) or threads")->type_name("NAME");
+  command.add_option("--csv", o.csv, "Write the table to FILE.csv at the end, for operators with a GEMM")
+      ->type_name("FILE|-");
+  command.add_option("--plot", o.plot, "Write a plot of the speed-ups over M to FILE.svg at the end")
+      ->type_name("FILE");
 }
 
 std::shared_ptr<BenchArguments> defaults() {
@@ -367,7 +357,7 @@ void add_bench(Program& program) {
       "file of these GPUs. GPUs without a machine file have cuBLAS alone.\n"
       "For embedding_all_to_all the strategies take turns, one call queued after the other; it also runs on the CPU.",
       "Examples:\n"
-      "  imbrex bench --ops gemm_reduce_scatter --m 512 8192 --layers 8192x28672\n"
+      "  imbrex bench --ops gemm_reduce_scatter --m 512 8192 --layers 8192x28672 --csv bench.csv --plot bench.svg\n"
       "  imbrex bench --ranks 2 --json bench.json\n"
       "  imbrex bench embedding_all_to_all --tables tables.json --batch 4096 65536\n"
       "  imbrex bench --ranks 1 --strategy fused                 products, by Imbrex' kernels and by cuBLAS\n"

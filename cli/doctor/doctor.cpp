@@ -8,6 +8,7 @@
 #include "imbrex/environment.hpp"
 #include "imbrex/error.hpp"
 #include "imbrex/world.hpp"
+#include "output/colour.hpp"
 #include "program/limits/limits.hpp"
 #include "program/limits/strategies_here.hpp"
 
@@ -16,7 +17,8 @@ namespace imbrex::cli {
 void Examination::say(Verdict verdict, const std::string& what, const std::string& words, const std::string& remedy) {
   constexpr std::array<const char*, 3> marks{"ok", "note", "missing"};
   const char* mark = marks[static_cast<std::size_t>(verdict)];
-  print(program_, "{:<8} {:<11} {}", mark, what, words);
+  const Colour colour = verdict == Verdict::good ? Colour::good : verdict == Verdict::note ? Colour::note : Colour::bad;
+  print(program_, "{} {:<11} {}", coloured(program_, colour, fmt::format("{:<8}", mark)), what, words);
   if (!remedy.empty()) print(program_, "{:<8} {:<11} to do: {}", "", "", remedy);
   Json finding{{"verdict", mark}, {"what", what}, {"words", words}};
   if (!remedy.empty()) finding["remedy"] = remedy;

@@ -123,6 +123,8 @@ constexpr std::array<Variable, num_variables> registry{{
 
     {Key::xdg_cache_home, "XDG_CACHE_HOME", text, "", "the user's folder of caches"},
     {Key::home, "HOME", text, "", "the user's folder"},
+    {Key::no_color, "NO_COLOR", text, "", "not empty: the program prints no colours"},
+    {Key::term, "TERM", text, "", "the terminal; dumb: it shows no colours"},
 }};
 
 // The registry is indexed by key.

@@ -77,6 +77,8 @@ enum class Key : std::uint8_t {
   // The user's folders
   xdg_cache_home,
   home,
+  no_color,
+  term,
   count_,
 };
 

@@ -95,7 +95,7 @@ class OnTerminals(Case):
         text = on_terminal(100, "check", "-", stdin=reads)
         timer.join()
         os.close(reads)
-        self.assertRegex(text, r"^(\rimbrex: checking -: \d+ s so far\x1b\[K){2,}\r\x1b\[Kimbrex: -: [^\r]*\n$")
+        self.assertRegex(text, r"^(\rimbrex: checking -: \d+ s so far\x1b\[K){2,}\r\x1b\[K(?:\x1b\[31m)?imbrex:(?:\x1b\[0m)? -: [^\r]*\n$")
 
     def test_files_get_lines(self):
         with subprocess.Popen([PROGRAM, "check", "-"], stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
