@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <cctype>
 #include <charconv>
 #include <cmath>
 #include <cstdio>
@@ -16,6 +17,7 @@
 
 #include "imbrex/error.hpp"
 #include "imbrex/file.hpp"
+#include "program/suggestion.hpp"
 
 namespace imbrex::cli {
 namespace {
@@ -71,6 +73,22 @@ CLI::App& add_command(Program& program, const std::string& name, const std::stri
       ->type_name("FILE|-");
   command.callback([&program, action = std::move(action)] { program.action = action; });
   return command;
+}
+
+std::string with_suggestion(std::string_view text, const std::string& message) {
+  constexpr std::string_view rule = "it must be ";
+  const std::size_t at = message.rfind(rule);
+  if (at == std::string::npos || message.find("did you mean") != std::string::npos) return message;
+  std::vector<std::string> names(1);
+  for (const char c : message.substr(at + rule.size())) {
+    if (std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_' || c == '-')
+      names.back() += c;
+    else if (!names.back().empty())
+      names.emplace_back();
+  }
+  std::erase_if(names,
+                [](const std::string& name) { return name.empty() || name == "one" || name == "of" || name == "or"; });
+  return message + program::did_you_mean(text, names);
 }
 
 void print_text(std::string_view text) {

@@ -125,6 +125,9 @@ CLI::Option* add_number(CLI::App& app, const std::string& name, double& to, doub
 CLI::Option* add_integers(CLI::App& app, const std::string& name, std::vector<std::int64_t>& to, std::int64_t low,
                           std::int64_t high, const std::string& about);
 
+/// The message of a refusal that ends with the names that are known, with "did you mean" where `text` is nearly one.
+std::string with_suggestion(std::string_view text, const std::string& message);
+
 /// An option whose text `parse` understands or refuses by an Error.
 template <typename T>
 CLI::Option* add_named(CLI::App& app, const std::string& name, T& to,
@@ -134,7 +137,7 @@ CLI::Option* add_named(CLI::App& app, const std::string& name, T& to,
     try {
       to = parse(text);
     } catch (const std::exception& error) {
-      throw CLI::ValidationError(name, error.what());
+      throw CLI::ValidationError(name, with_suggestion(text, error.what()));
     }
   };
   return app.add_option_function<std::string>(name, set, about)->type_name("NAME");

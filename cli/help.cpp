@@ -66,6 +66,21 @@ std::string wrapped(const std::string& text, std::size_t width) {
   return result;
 }
 
+// The text with lines joined that the source breaks amid a sentence, so that they are broken where the terminal needs
+// it. Lines of a list begin with a blank.
+std::string flowing(const std::string& text) {
+  std::string result;
+  std::size_t line = 0;
+  for (std::size_t at = 0; at < text.size(); ++at) {
+    result += text[at];
+    if (text[at] != '\n') continue;
+    const bool listed = text[line] == ' ' || text[line] == '\n' || text[at + 1] == ' ' || text[at + 1] == '\n';
+    if (!listed && text[at - 1] != '.' && text[at - 1] != ':' && at + 1 < text.size()) result.back() = ' ';
+    line = at + 1;
+  }
+  return result;
+}
+
 // An option, what it takes, and, from the second column on, what it is about.
 std::string entry(const std::string& name, const std::string& about, std::size_t width) {
   const std::string blanks(first_column, ' ');
@@ -128,7 +143,7 @@ class Page {
   }
 
   std::string text() {
-    std::string text = about_.empty() ? command_.get_description() + "\n" : about_.substr(2) + "\n\n";
+    std::string text = about_.empty() ? flowing(command_.get_description()) + "\n" : about_.substr(2) + "\n\n";
     text += usage() + "\n";
     if (about_.empty()) text += positionals();
     for (const std::string& group : command_.get_groups()) text += options(group);

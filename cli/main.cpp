@@ -151,16 +151,19 @@ int run_program(std::vector<std::string> arguments) {
     print_text(help_of(program, dynamic_cast<const CLI::CallForAllHelp*>(&success) != nullptr));
     return 0;
   } catch (const CLI::ParseError& error) {
-    const auto chosen = program.app.get_subcommands();
-    const std::string command = chosen.empty() ? "imbrex" : fmt::format("imbrex {}", chosen[0]->get_name());
+    const CLI::App* chosen = &program.app;
+    std::string command = "imbrex";
+    for (auto next = chosen->get_subcommands(); !next.empty(); next = chosen->get_subcommands()) {
+      chosen = next.front();
+      command += " " + chosen->get_name();
+    }
     const std::vector<std::string> unknown = program.app.remaining(true);
     // CLI11's own message has them from the last to the first.
     const bool extras = dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr && !unknown.empty();
-    const std::string why =
-        extras ? fmt::format("{} takes no '{}'{}{}", command, fmt::join(unknown, " "),
-                             chosen.empty() || chosen[0]->get_name() != "launch" ? "" : "; the program comes after --",
-                             suggested_option(chosen.empty() ? program.app : *chosen[0], unknown.front()))
-               : std::string(error.what());
+    const std::string why = extras ? fmt::format("{} takes no '{}'{}{}", command, fmt::join(unknown, " "),
+                                                 chosen->get_name() != "launch" ? "" : "; the program comes after --",
+                                                 suggested_option(*chosen, unknown.front()))
+                                   : std::string(error.what());
     return refuse_command(program, bad_usage, fmt::format("{} (see '{} --help')", why, command));
   }
   try {

@@ -254,7 +254,7 @@ CLI::Option* add_device(CLI::App& app, std::string& to, const std::string& about
 
 Device device_named(const std::string& name) {
   if (name != "auto" && name != "cpu" && name != "cuda")
-    refuse(fmt::format("--device '{}': it must be auto, cpu or cuda", name));
+    refuse(with_suggestion(name, fmt::format("--device '{}': it must be auto, cpu or cuda", name)));
   return parse_device(name);
 }
 

@@ -31,6 +31,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "bench"))
 sys.path.insert(0, str(ROOT / "bench/shmem"))
 
 import lists  # noqa: E402
@@ -40,6 +41,7 @@ from children import GRACE_S, Children, Ended, Job  # noqa: E402
 from measurement import PHASES, Measurement, load  # noqa: E402
 from mps import mps  # type: ignore[import-not-found]  # noqa: E402
 from options import parse  # noqa: E402
+from progress import Progress  # type: ignore[import-not-found]  # noqa: E402
 from rows import counts_of, nothing_in, subject_left_out  # noqa: E402
 from store import Entry, Store, parsed, write_json  # noqa: E402
 
@@ -355,6 +357,7 @@ class Run:
                 self.put(one, "left out", reason)
                 self.tried.add(one.name)
         total = len(self.open())
+        progress = Progress("bench all", total)
         while self.left() > LEAST_S:
             planned = planner.chosen(self.open(), self.left(), planner.pace_of(self.timed))
             if not planned:
@@ -364,7 +367,9 @@ class Run:
             to_do = f"{len(planned)} of {len(self.open())} to do"
             for one in ones:
                 print(f"[{seconds}, {to_do}] {one.topic}: {one.name}, about {one.seconds:.0f} s", flush=True)
+            progress.show(total - len(self.open()), f"{ones[0].name}, and at most {max(self.left(), 0):.0f} s to the end")
             self.measure(ones)
+            progress.clear()
             for one in ones:
                 entry = self.store.entries[one.name]
                 reason = f": {entry['reason']}" if "reason" in entry else ""

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import sys
 from pathlib import Path
+from typing import NoReturn
 
 import lists
 
@@ -18,10 +20,20 @@ PLACES = (
 )
 
 
+class Parser(argparse.ArgumentParser):
+    """Says which option an unknown one may stand for."""
+
+    def error(self, message: str) -> NoReturn:
+        known = [option for action in self._actions for option in action.option_strings if option.startswith("--")]
+        unknown = [word.split("=")[0] for word in message.split() if word.startswith("--")]
+        near = difflib.get_close_matches(unknown[0], known, 1) if "unrecognized" in message and unknown else []
+        super().error(message + (f"; did you mean {near[0]}?" if near else ""))
+
+
 def parse(arguments: list[str], about: str) -> argparse.Namespace:
     """Options. Wrong ones end with 2."""
-    parser = argparse.ArgumentParser(
-        prog="imbrex bench all", description=about, formatter_class=argparse.RawDescriptionHelpFormatter
+    parser = Parser(
+        prog="imbrex bench all", description=about, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
     )
     parser.add_argument("--minutes", type=float, default=10, help="the run ends by itself within so many (default 10)")
     parser.add_argument(

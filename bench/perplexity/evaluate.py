@@ -18,7 +18,9 @@ from pathlib import Path
 
 import numpy as np
 
-import model
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+import model  # noqa: E402
+from progress import Progress  # noqa: E402
 
 FOLDER = Path(__file__).resolve().parent
 RESULT = FOLDER.parent / "results/perplexity.json"
@@ -91,12 +93,16 @@ def main(argv):
     base = loss(p, tokens, RANKS, lambda site, parts: exact(parts))
     print(f"not split {perplexity(whole)}, exact {perplexity(base)}", flush=True)
     rows = []
+    each = (model.SITES, *((site,) for site in model.SITES))
+    progress = Progress("perplexity", len(options.codecs) * len(each))
     for codec in options.codecs:
-        for sites in (model.SITES, *((site,) for site in model.SITES)):
+        for sites in each:
+            progress.show(len(rows), f"{codec}, {' and '.join(sites)}")
             quantized = lambda site, parts: reduced(options.imbrex, codec, parts) if site in sites else exact(parts)
             more = loss(p, tokens, RANKS, quantized) - base
             rows.append({"codec": codec, "sites": list(sites), "perplexity": perplexity(base + more), "nats_more": round(more.mean(), 6),
                          "standard_error": round(more.std(ddof=1) / math.sqrt(len(more)), 6) if len(more) > 1 else None})
+            progress.clear()
             print(json.dumps(rows[-1]), flush=True)
     result = {"what": f"a transformer of {sum(w.size for w in p.values())} parameters over {RANKS} ranks, bf16; "
                       f"{tokens[:, 1:].size} held-out characters of Python {sys.version.split()[0]}'s manual; perplexity a character",

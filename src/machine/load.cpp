@@ -7,6 +7,7 @@
 #include <set>
 
 #include "base/check.hpp"
+#include "base/text.hpp"
 #include "imbrex/machine.hpp"
 
 namespace imbrex {
@@ -87,8 +88,11 @@ Machine load_machine(std::string_view name_or_path, const std::vector<std::strin
     const fs::path file = fs::path(folder) / (std::string(name_or_path) + std::string(extension));
     if (fs::is_regular_file(file, error)) return load_file(file);
   }
-  IMBREX_EXPECTS(false, "no machine is called '{}'; known are {} (looked in {})", name_or_path,
-                 fmt::join(machine_names(folders), ", "), fmt::join(path, ", "));
+  const std::vector<std::string> names = machine_names(folders);
+  IMBREX_EXPECTS(false, "no machine is called '{}'; known are {}{} (looked in {})", name_or_path,
+                 fmt::join(names, ", "),
+                 base::did_you_mean(name_or_path, std::vector<std::string_view>(names.begin(), names.end())),
+                 fmt::join(path, ", "));
   return {};
 }
 

@@ -25,6 +25,7 @@ import knob_plots  # noqa: E402
 import peers_torch  # noqa: E402
 import product_tables  # noqa: E402
 import random_cells  # noqa: E402
+import progress  # noqa: E402
 import report  # noqa: E402
 import theory  # noqa: E402
 
@@ -105,6 +106,31 @@ class Checks(unittest.TestCase):
         twice = changed(predicted_us=2 * first["predicted_us"], error=round(2 * first["predicted_us"] / first["measured_us"] - 1, 4))
         self.assertEqual(faults(twice), 0)
         self.assertEqual(faults(twice, os.environ["IMBREX_PROGRAM"], first["m"]), 1)
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+class Shown(unittest.TestCase):
+    def test_progress_has_share_and_time_left_in_place(self):
+        now = iter([0, 10, 30])
+        stream = Terminal()
+        shown = progress.Progress("work", 4, stream, lambda: next(now))
+        shown.show(0, "first")
+        shown.show(1)
+        shown.clear()
+        shown.clear()
+        self.assertEqual(stream.getvalue(), "\rwork: 0 of 4 done (0 %), 10 s so far: first\033[K"
+                         "\rwork: 1 of 4 done (25 %), 30 s so far, about 90 s left\033[K\r\033[K")
+
+    def test_files_get_none(self):
+        stream = io.StringIO()
+        shown = progress.Progress("work", 4, stream)
+        shown.show(1, "next")
+        shown.clear()
+        self.assertEqual(stream.getvalue(), "")
 
 
 class Tables(unittest.TestCase):

@@ -4,6 +4,7 @@
 import fcntl
 import os
 import pty
+import re
 import shutil
 import struct
 import subprocess
@@ -49,6 +50,18 @@ class Help(Case):
         for arguments in commands:
             text, _ = self.run_program(*arguments, "--help-all")
             self.assertLessEqual(max(map(len, text.splitlines())), 100)
+
+    def test_sentences_are_broken_where_the_terminal_ends(self):
+        """Not where the source has a line's end: a line that goes on has no room for the next one's first word."""
+        tried = 0
+        for command in COMMANDS:
+            for columns in (60, 100, 120):
+                lines = on_terminal(columns, command, "--help").split("\nUsage: ")[0].split("\n")
+                for line, following in zip(lines, lines[1:]):
+                    if re.match(r"  [^ ]", following) and not line.startswith(" ") and not line.endswith((".", ":")):
+                        tried += 1
+                        self.assertGreater(len(line) + 1 + len(following.split()[0]), columns - 4, f"{command}: {line} / {following}")
+        self.assertGreater(tried, 30)
 
     def test_words_are_whole(self):
         """Narrow help has the words of wide help, in their order."""
@@ -113,9 +126,20 @@ class Meant(Case):
         for arguments, meant in ((["rnu"], "run"), (["simulat"], "simulate"), (["run", "gemm_allreduce", *self.SIZES], "gemm_all_reduce"),
                                  (["run", "gemm_reduce", *self.SIZES], "gemm_reduce_scatter"), ([*run, "--rank", "2"], "--ranks"),
                                  ([*run, "--stratgey", "fused"], "--strategy"), ([*run, "--stratgey=fused"], "--strategy"),
-                                 ([*run, "--strategy", "fusd"], "fused"), ([*run, "--order", "owner-major"], "owner_major")):
+                                 ([*run, "--strategy", "fusd"], "fused"), ([*run, "--order", "owner-major"], "owner_major"),
+                                 # Options and names that the applications bring.
+                                 (["run", "jacobi", "--sweps", "3"], "--sweeps"), (["run", "jacobi", "--way", "in_kernl"], "in_kernel"),
+                                 (["run", "sparse_triangular_solve", "--generate", "power-law"], "power_law"),
+                                 (["run", "all_reduce", "--m", "8", "--n", "8", "--algorithm", "twoshot"], "two_shot"),
+                                 (["run", "embedding_all_to_all", "--optimizer", "sgdd"], "sgd"), (["bench", "shmem", "--mesures", "rate"], "--measures"),
+                                 (["simulate", "gemm_all_reduce", *self.SIZES, "--machine", "4xh20"], "4xh200"), ([*run, "--device", "cda"], "cuda")):
             with self.subTest(arguments=arguments):
                 self.refuse(*arguments, says=f"did you mean {meant}?")
+
+    def test_options_of_bench_all(self):
+        done = subprocess.run([PROGRAM, "bench", "all", "--minuts", "3"], capture_output=True, text=True, timeout=60)
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("unrecognized arguments: --minuts 3; did you mean --minutes?", done.stderr)
 
     def test_names_that_are_far_off(self):
         for arguments in (["nonsense"], ["run", "x", *self.SIZES], ["run", "gemm_all_reduce", *self.SIZES, "--zebra", "1"],
