@@ -125,15 +125,15 @@ def by_operator(result):
 def sum_of(result, others):
     """README's tables: an operator a row where plans were tuned; where not, with the cards. `others`: (cards, result, whether by operator)."""
     rows = layers_of(result)
-    lines = [f"**Tuned plans, four H200s**, commit {result.get('commit', 'unknown')}, {result['date']}: geometric means over layers of Llama and GPT-3 with "
-             f"{min(r['m'] for r in rows)} to {max(r['m'] for r in rows)} rows of A.", ""]
+    lines = [f"**Tuned plans, four H200s**, commit {result.get('commit', 'unknown')}, {result['date']}: geometric means over layers of Llama and GPT-3, "
+             f"{min(r['m'] for r in rows)} to {max(r['m'] for r in rows)} rows.", ""]
     lines += heading(["operator", "sizes", OVER_SEQUENTIAL, OVER_BOTH])
     lines += [line([name, *gains(rows)]) for name, rows in by_operator(result)]
-    lines += ["", "**Plans that were not tuned for these sizes or cards**: H100s ran plans of H200s. NVLink multicast was off in all runs.", ""]
-    lines += heading(["cards, commit, date", "operator", "sizes", OVER_SEQUENTIAL, OVER_BOTH])
+    runs = "; ".join(f"{cards}, commit {other.get('commit', 'unknown')}, {other['date']}" for cards, other, _ in others)
+    lines += ["", f"**Plans that were not tuned**: {runs}. H100s ran plans that were tuned on H200s. NVLink multicast was off in all runs.", ""]
+    lines += heading(["cards", "operator", "sizes", OVER_SEQUENTIAL, OVER_BOTH])
     for cards, other, apart in others:
-        where = f"{cards}, {other.get('commit', 'unknown')}, {other['date']}"
-        lines += [line([where, name, *gains(rows)]) for name, rows in by_operator(other) if apart or name == "all"]
+        lines += [line([cards, name, *gains(rows)]) for name, rows in by_operator(other) if apart or name == "all"]
     return "\n".join(lines) + "\n"
 
 
@@ -187,7 +187,7 @@ def main():
     document = with_section(document, f"{MAKER} e4m3", table(json.loads(E4M3.read_text())))
     document = with_section(document, f"{MAKER} e4m3 2xh200", table(json.loads(E4M3_ON_TWO.read_text())))
     readme = with_section(README.read_text(), MAKER, sum_of(result, [
-        ("four H100s", of_run(RUNS / "4xh100"), True), ("two H100s", of_run(RUNS / "2xh100"), False), ("two H200s", unseen, False)]))
+        ("4 H100", of_run(RUNS / "4xh100"), True), ("2 H100", of_run(RUNS / "2xh100"), False), ("2 H200", unseen, False)]))
     claim = f"{geometric_mean(r['gain'] for r in layers_of(result)):.2f} times as fast as cuBLAS and NCCL"
     if claim not in " ".join(readme.split()):
         sys.exit(f"README.md does not say '{claim}', which is what {RESULT.name} holds")

@@ -154,8 +154,9 @@ class Tables(unittest.TestCase):
         text = gpu_tables.sum_of({"commit": "abc", "date": "D", "rows": [r, cube]}, [("two H200s", unseen, False), ("four H100s", unseen, True)])
         self.assertIn("| `gemm_reduce_scatter` | 1 | 1.00x (slowest 0.99x) | 1.00x (slowest 0.99x) |\n| all | 1 |", text)  # without the cube
         self.assertIn("commit abc, D: ", text)
-        self.assertIn("|\n| two H200s, def, E | all | 2 | 1.00x (slowest 0.66x) | not measured |\n", text)
-        self.assertIn("|\n| four H100s, def, E | `gemm_reduce_scatter` | 2 | 1.00x (slowest 0.66x) | not measured |\n", text)
+        self.assertIn("**: two H200s, commit def, E; four H100s, commit def, E. H100s ran", text)
+        self.assertIn("|\n| two H200s | all | 2 | 1.00x (slowest 0.66x) | not measured |\n", text)
+        self.assertIn("|\n| four H100s | `gemm_reduce_scatter` | 2 | 1.00x (slowest 0.66x) | not measured |\n", text)
         summary = gpu_tables.summary({"commit": "abc", "machine": "M", "date": "D", "rows": [r, cube, row(m=64, us=(30.0, 20.0))]})
         self.assertIn("| `gemm_reduce_scatter` | up to 256 | 1 | 1.50 | 1.50 | 1.50 |", summary)
         self.assertIn("| all | all | 2 |", summary)
