@@ -104,6 +104,8 @@ class Job {
         write_npy(path_of(outputs, o, world.rank()), outputs[o].rows, outputs[o].cols, values);
       if (!request_.verify) continue;
       verify(world.rank(), outputs[o], static_cast<int>(o), values, verdict);
+      // A NaN may be right. Where every row is compared, it is only where the reference has one.
+      if (verdict.compared == verdict.rows) continue;
       const std::int64_t at = first_unwritten(bytes, size_of(outputs[o].type));
       if (at >= 0 && verdict.unwritten < 0) verdict.unwritten = static_cast<int>(o), verdict.unwritten_at = at;
     }

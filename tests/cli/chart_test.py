@@ -77,6 +77,24 @@ class Charts(Case):
             self.assertEqual(len(re.findall("<polyline", svg)), 2)
 
 
+class Refused(Case):
+    """Before a GPU is looked for."""
+
+    def test_files_that_cannot_be_written(self):
+        for command in ("bench", "tune"):
+            self.refuse(command, "--csv", "x.txt", says="--csv 'x.txt': the name must end in .csv")
+            self.refuse(command, "--plot", "x.png", says="--plot 'x.png': the name must end in .svg")
+            self.refuse(command, "--plot", "absent/x.svg", says="absent")
+
+    def test_what_has_no_such_table(self):
+        about = "is about operators with a GEMM"
+        self.refuse("tune", "--ops", "all_reduce", "--csv", "x.csv", says=f"--csv {about}")
+        self.refuse("tune", "--products", "--plot", "x.svg", says=f"--plot {about}")
+        self.refuse("tune", "--card", "--csv", "x.csv", says="--csv: --card measures")
+        self.refuse("bench", "--serve", "--csv", "x.csv", says="--csv: --serve answers on standard output only")
+        self.refuse("bench", "embedding_all_to_all", "--plot", "x.svg", says=f"--plot {about}")
+
+
 class Sweep(Case):
     def test_a_table_with_a_plot_and_csv(self):
         output, _ = self.run_program(*SWEEP, "--sweep", "m=512:4096:x2", "--csv", "s.csv", "--plot", "s.svg")
