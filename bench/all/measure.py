@@ -367,7 +367,9 @@ class Run:
             to_do = f"{len(planned)} of {len(self.open())} to do"
             for one in ones:
                 print(f"[{seconds}, {to_do}] {one.topic}: {one.name}, about {one.seconds:.0f} s", flush=True)
-            progress.show(total - len(self.open()), f"{ones[0].name}, and at most {max(self.left(), 0):.0f} s to the end")
+            progress.show(
+                total - len(self.open()), f"{ones[0].name}, and at most {max(self.left(), 0):.0f} s to the end"
+            )
             self.measure(ones)
             progress.clear()
             for one in ones:

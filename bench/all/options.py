@@ -24,6 +24,7 @@ class Parser(argparse.ArgumentParser):
     """Says which option an unknown one may stand for."""
 
     def error(self, message: str) -> NoReturn:
+        """Ends with 2."""
         known = [option for action in self._actions for option in action.option_strings if option.startswith("--")]
         unknown = [word.split("=")[0] for word in message.split() if word.startswith("--")]
         near = difflib.get_close_matches(unknown[0], known, 1) if "unrecognized" in message and unknown else []
@@ -33,7 +34,10 @@ class Parser(argparse.ArgumentParser):
 def parse(arguments: list[str], about: str) -> argparse.Namespace:
     """Options. Wrong ones end with 2."""
     parser = Parser(
-        prog="imbrex bench all", description=about, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+        prog="imbrex bench all",
+        description=about,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
     )
     parser.add_argument("--minutes", type=float, default=10, help="the run ends by itself within so many (default 10)")
     parser.add_argument(

@@ -248,7 +248,9 @@ def predicted(run: Run) -> str:
             "predicted time over measured time",
         )
         for place, one in enumerate(rows):
-            plot.dot(place / max(len(rows) - 1, 1), min(one["predicted_us"] / one["us"], 2), BLUE, 0.6, str(one["what"]))
+            plot.dot(
+                place / max(len(rows) - 1, 1), min(one["predicted_us"] / one["us"], 2), BLUE, 0.6, str(one["what"])
+            )
         plot.level(1, "as measured: 1")
         text += plot.svg()
         text += table(
