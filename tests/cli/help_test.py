@@ -110,6 +110,13 @@ class OnTerminals(Case):
         os.close(reads)
         self.assertRegex(text, r"^(\rimbrex: checking -: \d+ s so far\x1b\[K){2,}\r\x1b\[K(?:\x1b\[31m)?imbrex:(?:\x1b\[0m)? -: [^\r]*\n$")
 
+    def test_a_verified_run_says_its_share_and_the_time_left(self):
+        text = on_terminal(120, "run", "gemm_all_reduce", "--m", "64", "--n", "64", "--k", "64", "--ranks", "2", "--device", "cpu", "--repeat", "1000",
+                           "--delays", "1", "--verify")
+        # Each rank's repeats, and its two sources.
+        self.assertRegex(text, r"\rimbrex: running and verifying gemm_all_reduce over 2 ranks: \d+ of 2004 done \(\d+ %\), \d+ s so far, about \d+ s left\x1b\[K")
+        self.assertRegex(text, r"\r\x1b\[Kgemm_all_reduce 64 x 64 x 64")
+
     def test_files_get_lines(self):
         with subprocess.Popen([PROGRAM, "check", "-"], stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
             errors = process.stderr.readline()
