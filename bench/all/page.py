@@ -127,7 +127,7 @@ def head(run: Run) -> str:
         for one in machine["doctor"]
         if one.get("what") in ("GPU links", "BLAS", "memory", "cores")
     ]
-    lines.append(table(("", ""), told))
+    lines.append(table(("what", "as found"), told))
     if about["mode"] == "shared":
         lines.append(
             '<p class="bad">Ranks share one GPU: a peer is the same memory, and times of several ranks say nothing '
@@ -191,7 +191,7 @@ def below_peers(run: Run) -> str:
         )
         for entry, one, ratio in slow[:MOST_ROWS]
     ]
-    head = ("topic", "what", "way", "us", "peer", "its us", "peer over ours", "")
+    head = ("topic", "what", "way", "us", "peer", "its us", "peer over ours", "note")
     return text + (table(head, cells) if cells else "")
 
 

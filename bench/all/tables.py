@@ -82,7 +82,7 @@ def section(folder: Path) -> list[str]:
         if about["mode"] == "shared"
         else ""
     )
-    head = ["topic", "what", "plan or call", "us", "peer", "its us", "peer over ours", ""]
+    head = ["topic", "what", "plan or call", "us", "peer", "its us", "peer over ours", "note"]
     return [
         "",
         f"## {machine['kind']}, {about['ranks']} ranks",
