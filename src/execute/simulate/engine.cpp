@@ -263,7 +263,7 @@ std::string Simulation::row(std::uint32_t task) const {
   const FlatQueue& queue = program_.queues[program_.tasks[task].queue];
   if (queue.engine == Engine::compute || states_[task].worker != none)
     return fmt::format("sm {}", states_[task].worker == none ? 0 : states_[task].worker);
-  const std::string_view name = queue.engine == Engine::copy ? "copy engine" : "library";
+  const std::string_view name = queue.engine == Engine::copy ? "copy engine" : "collectives";
   int before = 0;
   for (const FlatQueue& other : program_.queues)
     before += other.rank == queue.rank && other.engine == queue.engine && other.index < queue.index;
