@@ -115,11 +115,19 @@ std::vector<float> OperandSource::rows_of_a(int rank, const std::vector<std::int
   return rounded(problem_.type, values);
 }
 
-std::vector<float> OperandSource::columns_of_b(int rank, int product, std::int64_t first, std::int64_t count) const {
+void OperandSource::read_columns_of_b(int rank, int product, std::int64_t first, std::int64_t count,
+                                      std::vector<float>& values) const {
   const auto [info, row, col] = place_of(plan::name_of_b(product), rank);
-  std::vector<float> values(static_cast<std::size_t>(info.rows * count));
+  values.resize(static_cast<std::size_t>(info.rows * count));
   read(matrix_b(product), row, col + first, {info.rows, count}, values);
-  return rounded(problem_.type, values);
+  // In place, by pieces: a copy of all of them would cost the system's pages anew each time.
+  std::array<std::byte, 4096 * sizeof(float)> piece;
+  constexpr std::size_t most = piece.size() / sizeof(float);
+  for (std::size_t at = 0; at < values.size(); at += most) {
+    const auto n = static_cast<std::int64_t>(std::min(most, values.size() - at));
+    base::from_float(problem_.type, &values[at], piece.data(), n);
+    base::to_float(problem_.type, piece.data(), &values[at], n);
+  }
 }
 
 std::vector<float> OperandSource::part_values(bool a, int rank, int product) const {

@@ -19,9 +19,11 @@ class OperandSource {
   std::vector<std::byte> part(bool a, int rank, int product = 0) const;
   /// The part as floats, row-major.
   std::vector<float> part_as_float(bool a, int rank, int product = 0) const;
-  /// Some rows of `rank`'s A as floats, and some columns of its B of that product. Several threads may ask at once.
+  /// Some rows of `rank`'s A as floats. Several threads may ask at once.
   std::vector<float> rows_of_a(int rank, const std::vector<std::int64_t>& rows) const;
-  std::vector<float> columns_of_b(int rank, int product, std::int64_t first, std::int64_t count) const;
+  /// Some columns of its B of that product, into the caller's memory, which is used again and again. As rows_of_a.
+  void read_columns_of_b(int rank, int product, std::int64_t first, std::int64_t count,
+                         std::vector<float>& values) const;
   /// `rank`'s bias of that product, empty where the problem has none.
   std::vector<std::byte> bias(int rank, int product = 0) const;
   std::vector<float> bias_as_float(int rank, int product = 0) const;

@@ -37,17 +37,29 @@ std::vector<double> scaled_rows(const OperandSource& operands, int rank, const s
   return values;
 }
 
-// So many columns of a rank's B of that product, times their scales.
-std::vector<double> scaled_columns(const OperandSource& operands, int rank, int product, std::int64_t first,
-                                   std::int64_t count) {
-  std::vector<double> values = widened(operands.columns_of_b(rank, product, first, count));
-  const std::vector<float> scales = operands.scales(false, rank);
-  for (std::size_t i = 0; !scales.empty() && i < values.size(); ++i) {
-    const auto col = static_cast<std::size_t>(first) + i % static_cast<std::size_t>(count);
-    values[i] *= static_cast<double>(scales[scales.size() == 1 ? 0 : col]);
+// Some columns of a rank's B of that product, times their scales. The memory is taken once, and used again.
+class Columns {
+ public:
+  const std::vector<double>& read(const OperandSource& operands, int rank, int product, std::int64_t first,
+                                  std::int64_t count) {
+    operands.read_columns_of_b(rank, product, first, count, floats_);
+    values_.assign(floats_.begin(), floats_.end());
+    const std::vector<float> scales = operands.scales(false, rank);
+    for (std::size_t i = 0; !scales.empty() && i < values_.size(); ++i) {
+      const auto col = static_cast<std::size_t>(first) + i % static_cast<std::size_t>(count);
+      values_[i] *= static_cast<double>(scales[scales.size() == 1 ? 0 : col]);
+    }
+    return values_;
   }
-  return values;
-}
+  const std::vector<double>& magnitudes() {
+    for (double& v : values_) v = std::abs(v);
+    return values_;
+  }
+
+ private:
+  std::vector<float> floats_;
+  std::vector<double> values_;
+};
 
 double largest_of(const std::vector<float>& values) {
   double most = 0;
@@ -347,15 +359,15 @@ Reference reference_of(const Plan& plan, const OperandSource& operands, int rank
     for (std::int64_t& row : a_rows) row += a_row - out_row;
     const std::vector<double> a = scaled_rows(operands, source, a_rows), a_magnitudes = magnitudes(a);
     const std::int64_t begin = (first_line - lines.begin()) * cols, line_count = std::ssize(a_rows);
-    const auto work = [&](std::int64_t first, std::int64_t width) {
+    const auto work = [&](std::int64_t first, std::int64_t width, Columns& columns, std::vector<double>& partial) {
       const Multiply product{line_count, width, shapes.depth, cols};
-      std::vector<double> b = scaled_columns(operands, owner_of_b, number, first, width),
-                          partial(static_cast<std::size_t>(line_count * width));
+      const std::vector<double>& b = columns.read(operands, owner_of_b, number, first, width);
+      partial.assign(static_cast<std::size_t>(line_count * width), 0.0);
       product.add(a, b, 0, shapes.depth, partial.data(), width);
       if (problem.type == Type::e4m3 && device == Device::cuda)
         product.add_alignment_error(a, b, lost.data() + begin + first);
-      for (double& v : b) v = std::abs(v);
-      product(a_magnitudes, b, (quantized.empty() ? absolute : magnitudes_sent.back()).data() + begin + first);
+      product(a_magnitudes, columns.magnitudes(),
+              (quantized.empty() ? absolute : magnitudes_sent.back()).data() + begin + first);
       for (std::int64_t line = 0; line < line_count; ++line)
         for (std::int64_t col = 0; col < width; ++col) {
           const auto at = static_cast<std::size_t>(begin + line * cols + first + col);
@@ -372,7 +384,10 @@ Reference reference_of(const Plan& plan, const OperandSource& operands, int rank
         (2.0 * static_cast<double>(line_count) + 40) * static_cast<double>(cols) * static_cast<double>(shapes.depth);
     if (line_count > 0)
       over_columns(cols, problem.ranks, operations, [&](std::int64_t first, std::int64_t stretch) {
-        for (std::int64_t done = 0; done < stretch; done += block) work(first + done, std::min(block, stretch - done));
+        Columns columns;
+        std::vector<double> partial;
+        for (std::int64_t done = 0; done < stretch; done += block)
+          work(first + done, std::min(block, stretch - done), columns, partial);
       });
     if (source_done) source_done();
   }
