@@ -60,10 +60,12 @@ Json examine_strategies(Examination& exam, const GpuSurvey& survey) {
 }
 
 void examine_launchers(Examination& exam) {
+  // What nearly every process has says nothing of this machine.
+  const auto usual = [](const std::string& name) { return name == "HOME" || name == "TERM"; };
   for (const EnvironmentVariable& variable : environment_variables())
     if (variable.fault.starts_with("IMBREX_"))
       exam.say(Verdict::missing, "environment", fmt::format("{}; every run is refused", variable.fault));
-    else if (variable.value)
+    else if (variable.value && !usual(variable.name))
       exam.say(Verdict::note, "environment",
                fmt::format("{}={} ({})", variable.name, *variable.value, variable.description));
   for (const std::string& name : unread_variables())

@@ -65,6 +65,12 @@ class Doctor(Case):
         self.assertIn("note: IMBREX_WAITLIMIT is set, and the library reads no variable of that name -> `imbrex env` lists", found)
         self.assertNotIn("IMBREX_WAIT_LIMIT is set", found)
 
+    def test_what_every_process_has_is_not_noted(self):
+        found = self.findings({"HOME": "/root", "TERM": "xterm", "NO_COLOR": "1"})["environment"]
+        self.assertIn("note: NO_COLOR=1 (not empty: the program prints no colours)", found)
+        self.assertNotIn("HOME=", found)
+        self.assertNotIn("TERM=", found)
+
     def test_it_ends_with_what_to_do_next(self):
         text, _ = self.run_program("doctor")
         self.findings()
