@@ -43,6 +43,10 @@ void expect_own_plan(const Problem& problem, const GemmShape& shape, const Opera
   IMBREX_EXPECTS(!shape.any_m && !shape.packed,
                  "a plan is given with {}: it is of one M, and of an output that lies in rows",
                  shape.any_m ? "any_m" : "packed");
+  expect_plan_of(problem, options);
+}
+
+void expect_plan_of(const Problem& problem, const OperatorOptions& options) {
   IMBREX_EXPECTS(!options.strategy && !options.knobs && !options.codec,
                  "a plan is given, and {} with it: the plan says which",
                  options.strategy ? "a strategy"
