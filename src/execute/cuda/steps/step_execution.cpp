@@ -136,7 +136,10 @@ void StepExecution::launch(const Addresses& operands, cudaStream_t stream, Call 
   if (copies)
     there.others[index(output_)] = heap_.handle().at(world_.rank(), place_->offset + layout_.offset(output_, 0));
   for (const Step& step : list_.steps) std::visit([&](const auto& each) { run(each, there, stream); }, step);
-  if (copies)
+  if (copies && !out_rows_.has_gaps())
+    IMBREX_CUDA_TRY(
+        cudaMemcpyAsync(out, there.others[index(output_)], out_rows_.packed(), cudaMemcpyDeviceToDevice, stream));
+  else if (copies)
     IMBREX_CUDA_TRY(cudaMemcpy2DAsync(out, out_rows_.pitch, there.others[index(output_)], out_rows_.bytes,
                                       out_rows_.bytes, static_cast<std::size_t>(out_rows_.count),
                                       cudaMemcpyDeviceToDevice, stream));
