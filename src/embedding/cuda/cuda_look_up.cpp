@@ -225,7 +225,8 @@ void CudaLookUp::launch(const Bags& bags, const LookUpRounds& rounds, cudaStream
   args.strips_inverse = count == 1 ? 0 : ~std::uint64_t{0} / args.strips + 1;
   args.slices = static_cast<std::uint32_t>(rounds.slices);
   args.slice_rows = static_cast<std::uint32_t>(rounds.slice_rows);
-  args.joint = rounds.joint, args.advances = rounds.advances, args.alternates = rounds.alternates ? 1 : 0;
+  args.joint = rounds.joint, args.one_wait = rounds.one_wait, args.advances = rounds.advances,
+  args.alternates = rounds.alternates ? 1 : 0;
   args.group = rounds.group;
   args.post = rounds.post, args.done_step = static_cast<std::uint64_t>(rounds.done_step);
   args.counter_stride = static_cast<std::uint64_t>(rounds.counter_stride);

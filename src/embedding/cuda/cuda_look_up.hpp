@@ -43,6 +43,7 @@ struct LookUpRounds {
   std::int32_t slices = 1;
   std::int64_t slice_rows = 0;  ///< at most `slices` times as many has a strip
   bool joint = false;           ///< it is part of epochs, which the rest is about
+  bool one_wait = false;        ///< strips that wait, wait for the same
   device::Group group{};
   bool advances = false;            ///< the epoch, with blocks() readers
   bool alternates = false;          ///< epochs take two sets of counters in turn

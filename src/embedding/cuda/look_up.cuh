@@ -269,7 +269,7 @@ __device__ __forceinline__ bool enter(const LookUpArgs& a, std::uint32_t strip, 
       fault.expected = expected, fault.seen = seen, fault.epoch = epoch;
     });
   }
-  entered |= std::uint64_t{1} << strip;
+  entered |= a.one_wait ? ~std::uint64_t{0} : std::uint64_t{1} << strip;
   return __shfl_sync(all_lanes, met, 0);
 }
 

@@ -91,6 +91,7 @@ struct LookUpArgs {
   bool wide;                         ///< indices and offsets of 64 bits
   bool mean;
   bool joint;     ///< there is a group: epochs, waits and posts
+  bool one_wait;  ///< strips that wait, wait for the same
   bool advances;  ///< the epoch, for the next kernel
   Strip to[most_strips];
 };

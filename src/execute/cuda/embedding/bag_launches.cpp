@@ -59,7 +59,7 @@ BagLaunches::Launch BagLaunches::launch_of(const BagRounds& rounds, const Launch
   made.out_stride = static_cast<std::int64_t>(rounds.copy_stride);
   const Protocol* p = place.protocol;
   const bool joint = p != nullptr && p->readers > 0;
-  made.joint = joint;
+  made.joint = joint, made.one_wait = true;
   if (joint) {
     made.group = *p;
     made.alternates = p->copies == 2;
