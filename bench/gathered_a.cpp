@@ -15,6 +15,7 @@
 #include "imbrex/error.hpp"
 #include "imbrex/file.hpp"
 #include "imbrex/world.hpp"
+#include "program/measure/operator_of.hpp"
 #include "program/measure/random_bytes.hpp"
 #include "program/measure/turns.hpp"
 #include "program/nccl_environment.hpp"
@@ -37,8 +38,9 @@ constexpr int rounds = 7, runs = 4;
 
 // One way to run a layer, with memory of its own.
 struct Way {
+  std::unique_ptr<GemmOperator> op;
   std::unique_ptr<program::OperandMemory> memory;
-  std::unique_ptr<Execution> execution;
+  std::vector<Operand> operands;
 };
 
 double slowest(World& world, double seconds) {
@@ -53,7 +55,6 @@ int measure(World& world, const std::string& out) {
   CudaOptions options;
   options.heap_bytes = std::size_t{1} << 30;
   options.ranks_per_gpu = sharing;
-  const auto executor = make_cuda_executor(world, options);
   const choose::GpuKind gpus = choose::kind_of(runtime::survey_gpus_here(), sharing, true);
   if (world.rank() == 0)
     fmt::print("{}, {} ranks, {} to a GPU, M = {}, microseconds\n{:>7} {:>6}  {:>9} {:>9} {:>6}\n", gpus.name,
@@ -69,11 +70,12 @@ int measure(World& world, const std::string& out) {
     for (const Problem& problem : {plain, gathered}) {
       const plan::Candidate fused = choose::choose_gpu_candidate(plain, Strategy::fused, {}, gpus);
       Way& way = ways.emplace_back();
-      way.memory = program::device_operands(values, problem, *executor);
-      way.execution = executor->prepare(make_plan(problem, fused.strategy, fused.knobs));
+      way.op = program::operator_of(world, problem, fused.strategy, fused.knobs, options);
+      way.memory = program::device_operands(values, problem, way.op->allocate_output());
+      way.operands = way.memory->named();
     }
     const std::vector<double> own = program::timed_in_turn(
-        ways.size(), rounds, [&](std::size_t i) { return ways[i].execution->time(ways[i].memory->operands(), runs); });
+        ways.size(), rounds, [&](std::size_t i) { return ways[i].op->time(ways[i].operands, runs); });
     const double without = slowest(world, own[0]) * 1e6, with = slowest(world, own[1]) * 1e6;
     sum += std::log(with / without);
     if (world.rank() == 0) {
@@ -82,8 +84,8 @@ int measure(World& world, const std::string& out) {
     }
     json += fmt::format("{}\n  {{\"cols\": {}, \"k\": {}, \"without_us\": {}, \"with_us\": {}, \"ratio\": {}}}",
                         json.empty() ? "" : ",", n, k, without, with, with / without);
-    // Executions before their memory, on all ranks together.
-    for (Way& way : ways) way.execution.reset();
+    // Operators before their memory, on all ranks together.
+    for (Way& way : ways) way.op.reset();
     for (Way& way : ways) way.memory.reset();
   }
   const double mean = std::exp(sum / std::size(layers));

@@ -12,9 +12,9 @@
 #include <vector>
 
 #include "choose/choose_gpu.hpp"
-#include "execute/cuda/lanes/stream_execution.hpp"
 #include "imbrex/error.hpp"
 #include "imbrex/world.hpp"
+#include "program/measure/operator_of.hpp"
 #include "program/measure/random_bytes.hpp"
 #include "program/measure/turns.hpp"
 #include "program/operand_memory.hpp"
@@ -36,7 +36,6 @@ constexpr std::int64_t rows[] = {512, 4096};
 int measure(World& world, int rounds) {
   CudaOptions options;
   options.heap_bytes = std::size_t{1} << 26;
-  const auto executor = make_cuda_executor(world, options);
   const choose::GpuKind gpus = choose::kind_of(runtime::survey_gpus_here(), 1, false);
   fmt::print("{}, microseconds\n{:>6} {:>6} {:>6}  {:>8} {:>8} {:>6}  {:>8} {:>8} {:>6}  {}\n", gpus.name, "M", "N",
              "K", "KxN", "NxK", "ratio", "cuBLAS", "NxK", "ratio", "kernel of NxK");
@@ -46,20 +45,23 @@ int measure(World& world, int rounds) {
     for (const auto& [n, k] : products) {
       Problem by_rows{Operator::gemm_reduce_scatter, m, n, k, 1, Type::bf16}, by_columns = by_rows;
       by_columns.b_layout = Layout::column_major;
-      const auto memory = program::device_operands(
-          {program::random_bytes(m * k, by_rows.type, 1), program::random_bytes(k * n, by_rows.type, 2)}, by_rows,
-          *executor);
       const plan::Candidate fused = choose::choose_gpu_candidate(by_rows, Strategy::fused, {}, gpus),
                             cublas = choose::choose_gpu_candidate(by_rows, Strategy::sequential, {}, gpus);
-      std::vector<std::unique_ptr<Execution>> ways;
+      std::vector<std::unique_ptr<GemmOperator>> ways;
       for (const plan::Candidate& way : {fused, cublas})
         for (const Problem& problem : {by_rows, by_columns})
-          ways.push_back(executor->prepare(make_plan(problem, way.strategy, way.knobs)));
-      const std::vector<double> times = program::timed_in_turn(
-          ways.size(), rounds, [&](std::size_t i) { return ways[i]->time(memory->operands(), 8); });
+          ways.push_back(program::operator_of(world, problem, way.strategy, way.knobs, options));
+      const auto memory = program::device_operands(
+          {program::random_bytes(m * k, by_rows.type, 1), program::random_bytes(k * n, by_rows.type, 2)}, by_rows,
+          ways.front()->allocate_output());
+      // The same bytes, as B by rows and by columns.
+      std::vector<std::vector<Operand>> operands;
+      for (const auto& op : ways) operands.push_back(program::operands_for(*op, *memory));
+      const std::vector<double> times =
+          program::timed_in_turn(ways.size(), rounds, [&](std::size_t i) { return ways[i]->time(operands[i], 8); });
       fmt::print("{:6} {:6} {:6}  {:8.1f} {:8.1f} {:6.3f}  {:8.1f} {:8.1f} {:6.3f}  {}\n", m, n, k, times[0] * 1e6,
                  times[1] * 1e6, times[1] / times[0], times[2] * 1e6, times[3] * 1e6, times[3] / times[2],
-                 dynamic_cast<const cuda::StreamExecution&>(*ways[1]).kernel_name());
+                 ways[1]->kernel_name());
       own += std::log(times[1] / times[0]);
       library += std::log(times[3] / times[2]);
       ++count;

@@ -2,6 +2,8 @@
 add_library(imbrex_warnings INTERFACE)
 target_compile_options(imbrex_warnings INTERFACE
   $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wpedantic -Wshadow -Wnon-virtual-dtor -Wold-style-cast -Wcast-qual>
+  # GCC 13 warns of each reference that a function returns which was given a temporary.
+  $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<CXX_COMPILER_ID:GNU>,$<VERSION_GREATER_EQUAL:$<CXX_COMPILER_VERSION>,13>>:-Wno-dangling-reference>
   $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<BOOL:${IMBREX_WERROR}>>:-Werror>)
 if(IMBREX_SANITIZE)
   foreach(flag -fsanitize=${IMBREX_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)

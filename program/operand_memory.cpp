@@ -184,8 +184,4 @@ std::unique_ptr<OperandMemory> device_operands(const HostValues& values, const P
   return std::make_unique<DeviceOperands>(values, problem, std::move(out));
 }
 
-std::unique_ptr<OperandMemory> device_operands(const HostValues& values, const Problem& problem, Executor& executor) {
-  return device_operands(values, problem, executor.allocate_output(outputs_of(problem).front().bytes()));
-}
-
 }  // namespace imbrex::program

@@ -55,7 +55,5 @@ std::unique_ptr<OperandMemory> host_operands(HostValues values, const Problem& p
 /// In the memory of the calling thread's GPU, the first output in `out`, which allocate_output gave.
 std::unique_ptr<OperandMemory> device_operands(const HostValues& values, const Problem& problem,
                                                std::shared_ptr<void> out);
-/// As above, in memory of the executor's. Collective; to be dropped before the executor.
-std::unique_ptr<OperandMemory> device_operands(const HostValues& values, const Problem& problem, Executor& executor);
 
 }  // namespace imbrex::program

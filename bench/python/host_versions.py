@@ -4,8 +4,9 @@
 usage: host_versions.py OLD NEW --out OUT.json [options]    OLD and NEW: folders that hold a version's package `imbrex`
 
 Each round starts the ranks with one version, then with the other. They call in bursts of eight, each followed by a synchronisation
-outside the clock. Medians over bursts, the slowest rank, then the median over rounds. "new M" is the first call with an M that was
-not met before, of 64 up to 2048, with N 4096 and K 2048.
+outside the clock. Ten bursts of a call come one after another; the first of them, which follows other work and a meeting of the
+ranks, counts apart, as "after a pause". Medians over bursts, the slowest rank, then the median over rounds. "new M" is the first
+call with an M that was not met before, of 64 up to 2048, with N 4096 and K 2048.
 """
 
 import argparse
@@ -22,6 +23,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "bench"), str(ROOT / "bench/model")]
 BURST = 8
+BURSTS = 10  # in a row
 LARGEST = 2048  # M
 MARK = "host_versions: "
 
@@ -34,6 +36,7 @@ def parse(argv):
     parser.add_argument("--ranks", type=int, default=2, help="processes (default 2)")
     parser.add_argument("--rounds", type=int, default=5, help="times that each version is started (default 5)")
     parser.add_argument("--calls", type=int, default=800, help="calls of each kind in a round (default 800)")
+    parser.add_argument("--only", default="", metavar="TEXT", help="calls whose names hold this")
     options = parser.parse_args(argv)
     for name in ("ranks", "rounds", "calls"):
         if getattr(options, name) < 1:
@@ -46,10 +49,8 @@ def parse(argv):
 
 def calls_of(torch, imbrex, device, ranks):
     """Name -> a call, and name -> one that takes the number of rows."""
-    t, m, n, k = imbrex.torch, 256, 2048, 2048
+    t = imbrex.torch
     tensor = lambda *shape: torch.randn(*shape, device=device).bfloat16()
-    a, own, whole, part = tensor(m, k // ranks), tensor(m // ranks, k), tensor(k, n // ranks), tensor(k // ranks, n)
-    scattered, gathered, summed = tensor(m // ranks, n), tensor(m, n // ranks), tensor(m, n)
     x, residual, weight, small = tensor(16, 4096), tensor(16, 4096), tensor(4096), tensor(16, 4096)
     bag = t.nn.ShardedEmbeddingBag([(1000, 64)] * ranks, batch_size=64, device=device, dtype=torch.float32)
     shards = sum(shard.rank == torch.distributed.get_rank() for shard in bag.shards)
@@ -60,22 +61,28 @@ def calls_of(torch, imbrex, device, ranks):
         with torch.enable_grad():
             bag(indices, offsets).sum().backward()
 
-    calls = {"all_gather_matmul": lambda: t.all_gather_matmul(own, whole), "matmul_reduce_scatter": lambda: t.matmul_reduce_scatter(a, part),
-             "matmul_all_reduce": lambda: t.matmul_all_reduce(a, part), "matmul_all_to_all": lambda: t.matmul_all_to_all(a, part),
-             "all_gather_matmul, out": lambda: t.all_gather_matmul(own, whole, out=gathered),
-             "matmul_reduce_scatter, out": lambda: t.matmul_reduce_scatter(a, part, out=scattered),
-             "matmul_all_reduce, out": lambda: t.matmul_all_reduce(a, part, out=summed),
-             "all_reduce": lambda: t.all_reduce(x), "all_reduce, out": lambda: t.all_reduce(x, out=small),
-             "all_reduce, codec": lambda: t.all_reduce(x, codec="int8"),
-             "all_reduce_rms_norm": lambda: t.all_reduce_rms_norm(x, residual, weight),
-             "embedding look-up": lambda: bag(indices, offsets), "embedding look-up and update": update}
+    calls = {}
+    for m, n, k in ((256, 2048, 2048), (2048, 4096, 2048)):  # auto takes libraries for the one, a fused plan for the other
+        a, own, whole, part = tensor(m, k // ranks), tensor(m // ranks, k), tensor(k, n // ranks), tensor(k // ranks, n)
+        scattered, gathered, summed = tensor(m // ranks, n), tensor(m, n // ranks), tensor(m, n)
+        for name, one, two, out in (("all_gather_matmul", own, whole, gathered), ("matmul_reduce_scatter", a, part, scattered),
+                                    ("matmul_all_reduce", a, part, summed), ("matmul_all_to_all", a, part, None)):
+            function = getattr(t, name)
+            calls[f"{name}, M {m}"] = lambda f=function, one=one, two=two: f(one, two)
+            if out is not None:
+                calls[f"{name}, M {m}, out"] = lambda f=function, one=one, two=two, out=out: f(one, two, out=out)
+    calls |= {"all_reduce": lambda: t.all_reduce(x), "all_reduce, out": lambda: t.all_reduce(x, out=small),
+              "all_reduce, codec": lambda: t.all_reduce(x, codec="int8"),
+              "all_reduce_rms_norm": lambda: t.all_reduce_rms_norm(x, residual, weight),
+              "embedding look-up": lambda: bag(indices, offsets), "embedding look-up and update": update}
+    k = 2048
     rows, wide = tensor(LARGEST, k // ranks), tensor(k // ranks, 4096)
     sized = {"matmul_all_reduce, new M": lambda m: t.matmul_all_reduce(rows[:m], wide),
              "matmul_reduce_scatter, new M": lambda m: t.matmul_reduce_scatter(rows[: m // ranks * ranks], wide)}
     return calls, sized
 
 
-def work(calls_of_each):
+def work(calls_of_each, only):
     """One rank's part in a round."""
     import torch
     import torch.distributed as dist
@@ -91,7 +98,6 @@ def work(calls_of_each):
     samples = {}
 
     def burst(name, call, count):
-        dist.barrier(group=meeting)
         begin = time.perf_counter()
         for _ in range(count):
             call()
@@ -99,16 +105,20 @@ def work(calls_of_each):
         synchronise()
 
     with torch.no_grad():
-        calls, sized = calls_of(torch, imbrex, device, dist.get_world_size())
+        calls, sized = ({name: call for name, call in some.items() if only in name} for some in calls_of(torch, imbrex, device, dist.get_world_size()))
         for call in calls.values():
             call()
         synchronise()
-        for _ in range(max(1, calls_of_each // BURST)):
+        for _ in range(max(1, calls_of_each // (BURST * BURSTS))):
             for name, call in calls.items():
-                burst(name, call, BURST)
+                dist.barrier(group=meeting)
+                burst(f"{name}, after a pause", call, BURST)
+                for _ in range(BURSTS - 1):
+                    burst(name, call, BURST)
         for name, call in sized.items():
             call(LARGEST)  # what has to grow grows now
             for m in random.Random(1).sample(range(16, LARGEST, 8), 64):
+                dist.barrier(group=meeting)
                 burst(name, lambda m=m, call=call: call(m), 1)
     samples |= {f"{name}, of twenty the slowest": [sorted(samples[name])[-3]] for name in sized}
     medians = torch.tensor([statistics.median(taken) for taken in samples.values()], dtype=torch.float64)
@@ -122,7 +132,7 @@ def work(calls_of_each):
 
 def round_of(folder, options):
     """What the ranks found with the package in that folder."""
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(options.ranks), __file__, "--work", str(options.calls)]
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(options.ranks), __file__, "--work", str(options.calls), options.only]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(Path(folder).resolve()), *filter(None, [os.environ.get("PYTHONPATH")])])}
     ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=300)
     found = next((line for line in ran.stdout.splitlines() if line.startswith(MARK)), None)
@@ -133,7 +143,7 @@ def round_of(folder, options):
 
 def main(argv):
     if argv[:1] == ["--work"]:
-        return work(int(argv[1]))
+        return work(int(argv[1]), argv[2])
     options = parse(argv)
     from report import write_rows
 

@@ -18,15 +18,16 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/ceil_div.hpp"
 #include "choose/choose_gpu.hpp"
 #include "choose/signaled_times.hpp"
-#include "imbrex/advanced/execute.hpp"
 #include "imbrex/error.hpp"
 #include "imbrex/file.hpp"
 #include "imbrex/world.hpp"
+#include "program/measure/operator_of.hpp"
 #include "program/measure/random_bytes.hpp"
 #include "program/measure/turns.hpp"
 #include "program/operand_memory.hpp"
@@ -103,10 +104,7 @@ struct Frame {
 
 class Bench {
  public:
-  Bench(World& world, double seconds) : seconds_(seconds) {
-    CudaOptions options;
-    options.heap_bytes = std::size_t{1} << 30;
-    executor_ = make_cuda_executor(world, options);
+  Bench(World& world, double seconds) : world_(world), seconds_(seconds) {
     gpus_ = choose::kind_of(runtime::survey_gpus_here(), 1, false);
     sms_ = runtime::survey_gpus_here().gpus.front().sms;
   }
@@ -124,7 +122,10 @@ class Bench {
   struct Case {
     bench::SignaledProduct product;
     std::int64_t workers = 0, waves = 0;
+    std::unique_ptr<GemmOperator> alone;  // the product, without signals
     std::unique_ptr<program::OperandMemory> memory;
+
+    double time(GemmOperator& op) const { return op.time(program::operands_for(op, *memory), runs); }
   };
 
   // Whether less than `reserve` seconds are left.
@@ -137,22 +138,27 @@ class Bench {
     Knobs knobs{.tile_m = 128, .tile_n = 256};
     knobs.packed = true;
     knobs.kept_free = kept_free;
-    Case c{{problem, knobs, kept_free}, sms_ - kept_free, 0, nullptr};
+    Case c{{problem, knobs, kept_free}, sms_ - kept_free, 0, nullptr, nullptr};
     c.waves = base::ceil_div(c.product.tiles(), c.workers);
+    c.alone = made_of(bench::alone(c.product));
     c.memory = program::device_operands({program::random_bytes(shape.m * shape.k, Type::bf16, 1),
                                          program::random_bytes(shape.k * shape.n, Type::bf16, 2)},
-                                        problem, *executor_);
+                                        problem, c.alone->allocate_output());
     return c;
   }
 
-  std::unique_ptr<Execution> prepared(const Case& c, const Sizes& waves) {
-    return executor_->prepare(
-        bench::with_collectives(c.product, bench::tiles_of_waves(waves, c.workers, c.product.tiles())));
+  std::unique_ptr<GemmOperator> made_of(Plan plan) {
+    CudaOptions options;
+    options.heap_bytes = std::size_t{1} << 30;
+    return program::operator_of(world_, std::move(plan), options);
   }
 
-  static std::vector<double> times(const Case& c, const std::vector<Execution*>& ways, int rounds) {
-    return program::timed_in_turn(ways.size(), rounds,
-                                  [&](std::size_t i) { return ways[i]->time(c.memory->operands(), runs); });
+  std::unique_ptr<GemmOperator> prepared(const Case& c, const Sizes& waves) {
+    return made_of(bench::with_collectives(c.product, bench::tiles_of_waves(waves, c.workers, c.product.tiles())));
+  }
+
+  static std::vector<double> times(const Case& c, const std::vector<GemmOperator*>& ways, int rounds) {
+    return program::timed_in_turn(ways.size(), rounds, [&](std::size_t i) { return c.time(*ways[i]); });
   }
 
   static double bytes_of(const Case& c, std::int64_t first, std::int64_t count) {
@@ -181,8 +187,7 @@ class Bench {
     c.workers = 8;
     const std::int64_t units = c.product.tiles() / c.workers;
     const auto one = prepared(c, {units}), eight = prepared(c, Sizes(8, units / 8));
-    const auto alone = executor_->prepare(bench::alone(c.product));
-    const std::vector<double> t = times(c, {one.get(), eight.get(), alone.get()}, 5);
+    const std::vector<double> t = times(c, {one.get(), eight.get(), c.alone.get()}, 5);
     double eight_alone = 0;
     for (int g = 0; g < 8; ++g) eight_alone += curve.at(bytes_of(c, g * units / 8, units / 8));
     const double whole = curve.at(bytes_of(c, 0, units));
@@ -206,17 +211,16 @@ class Bench {
         continue;
       }
       const Case c = case_of(shape);
-      const auto alone = executor_->prepare(bench::alone(c.product));
       for (std::size_t i = 0; i < std::size(curves); ++i) {
         const bench::Curve& curve = curves[i].curve;
         stand_in_set_curve(&curve);
         // Which partition is searched depends on the product's time, which is measured again in turn with it.
-        const double guess = alone->time(c.memory->operands(), runs);
+        const double guess = c.time(*c.alone);
         const Sizes searched = choose::best_groups(costs(c, guess, curve, frames[i]), most_groups);
         const Sizes waves(static_cast<std::size_t>(c.waves), 1);
         const auto way = prepared(c, searched);
-        std::unique_ptr<Execution> each;
-        std::vector<Execution*> ways{alone.get(), way.get()};
+        std::unique_ptr<GemmOperator> each;
+        std::vector<GemmOperator*> ways{c.alone.get(), way.get()};
         if (c.waves <= most_groups) ways.push_back((each = prepared(c, waves)).get());
         const std::vector<double> t = times(c, ways, 3);
         const double predicted = choose::seconds_of_groups(costs(c, t[0], curve, frames[i]), searched);
@@ -258,16 +262,14 @@ class Bench {
       }
       stand_in_set_curve(&named.curve);
       const Case c = case_of(shape);
-      const auto alone = executor_->prepare(bench::alone(c.product));
-      const double product = times(c, {alone.get()}, 3).front();
+      const double product = times(c, {c.alone.get()}, 3).front();
       const Sizes searched = choose::best_groups(costs(c, product, named.curve, f), most_groups);
       std::vector<std::pair<double, Sizes>> measured;
-      for (const Sizes& sizes : partitions(c.waves))
-        measured.emplace_back(prepared(c, sizes)->time(c.memory->operands(), runs), sizes);
+      for (const Sizes& sizes : partitions(c.waves)) measured.emplace_back(c.time(*prepared(c, sizes)), sizes);
       std::sort(measured.begin(), measured.end());
       measured.resize(std::min<std::size_t>(measured.size(), 8));
-      std::vector<std::unique_ptr<Execution>> made;
-      std::vector<Execution*> ways;
+      std::vector<std::unique_ptr<GemmOperator>> made;
+      std::vector<GemmOperator*> ways;
       for (const auto& [seconds, sizes] : measured) ways.push_back(made.emplace_back(prepared(c, sizes)).get());
       ways.push_back(made.emplace_back(prepared(c, searched)).get());
       const std::vector<double> t = times(c, ways, 5);
@@ -296,8 +298,8 @@ class Bench {
   }
 
   Clock::time_point begin_ = Clock::now();
+  World& world_;
   double seconds_;
-  std::unique_ptr<Executor> executor_;
   choose::GpuKind gpus_;
   std::int64_t sms_ = 0;
 };

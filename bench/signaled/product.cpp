@@ -11,13 +11,14 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "choose/choose_gpu.hpp"
-#include "execute/cuda/lanes/stream_execution.hpp"
 #include "imbrex/error.hpp"
 #include "imbrex/file.hpp"
 #include "imbrex/world.hpp"
+#include "program/measure/operator_of.hpp"
 #include "program/measure/random_bytes.hpp"
 #include "program/measure/turns.hpp"
 #include "program/operand_memory.hpp"
@@ -58,7 +59,6 @@ std::vector<std::int64_t> equal_groups(std::int64_t tiles) {
 int measure(World& world, const std::string& json, int rounds) {
   CudaOptions options;
   options.heap_bytes = std::size_t{1} << 30;
-  const auto executor = make_cuda_executor(world, options);
   const choose::GpuKind gpus = choose::kind_of(runtime::survey_gpus_here(), 1, false);
   nlohmann::json all = nlohmann::json::array();
   fmt::print("{}, microseconds, {} SMs kept free\n{:>5} {:>6} {:>6} {:>6} {:>9}  {:>9} {:>9} {:>9}  {:>7} {:>7}\n",
@@ -69,17 +69,20 @@ int measure(World& world, const std::string& json, int rounds) {
       for (const Shape& layer : layers) {
         const Problem problem{Operator::gemm_all_reduce, m, layer.n, layer.k, 1, type};
         const bench::SignaledProduct product{problem, knobs_for(problem, gpus), kept_free};
+        std::vector<std::unique_ptr<GemmOperator>> ways;
+        const auto run = [&](Plan plan) { ways.push_back(program::operator_of(world, std::move(plan), options)); };
+        run(bench::with_signals(product, equal_groups(product.tiles())));
+        run(bench::alone(product));
+        const plan::Candidate cublas = choose::choose_gpu_candidate(problem, Strategy::sequential, {}, gpus);
+        run(make_plan(problem, cublas.strategy, cublas.knobs));
         const auto memory = program::device_operands(
             {program::random_bytes(m * layer.k, type, 1), program::random_bytes(layer.k * layer.n, type, 2)}, problem,
-            *executor);
-        std::vector<std::unique_ptr<Execution>> ways;
-        ways.push_back(executor->prepare(bench::with_signals(product, equal_groups(product.tiles()))));
-        ways.push_back(executor->prepare(bench::alone(product)));
-        const plan::Candidate cublas = choose::choose_gpu_candidate(problem, Strategy::sequential, {}, gpus);
-        ways.push_back(executor->prepare(make_plan(problem, cublas.strategy, cublas.knobs)));
+            ways[1]->allocate_output());
+        std::vector<std::vector<Operand>> operands;
+        for (const auto& op : ways) operands.push_back(program::operands_for(*op, *memory));
         const auto times = [&] {
           return program::timed_in_turn(ways.size(), rounds,
-                                        [&](std::size_t i) { return ways[i]->time(memory->operands(), runs); });
+                                        [&](std::size_t i) { return ways[i]->time(operands[i], runs); });
         };
         std::vector<double> t = times();
         double ratio = t[0] / t[1];
@@ -101,7 +104,7 @@ int measure(World& world, const std::string& json, int rounds) {
                        {"k", layer.k},
                        {"tile_m", product.knobs.tile_m},
                        {"tile_n", product.knobs.tile_n},
-                       {"kernel", dynamic_cast<const cuda::StreamExecution&>(*ways[0]).kernel_name()},
+                       {"kernel", ways[0]->kernel_name()},
                        {"microseconds", {{"signals", t[0] * 1e6}, {"plain", t[1] * 1e6}, {"cublas", t[2] * 1e6}}},
                        {"ratio", ratio},
                        {"ratios", again}});

@@ -1,5 +1,6 @@
 // Records what plans launch through one version's library: the graph that two captured calls become, node by node.
-// compare_launches.py compares the records of two versions. It compiles against any version since a3c7e22.
+// compare_launches.py compares the records of two versions. It compiles against any version since a3c7e22: operators
+// that take no plan make that of the same strategy and knobs.
 //
 //   launches write RANKS PLANS       writes plan files, which other versions read, to the folder PLANS
 //   launches record PLANS RECORDS    a file a plan and rank to the folder RECORDS; ranks are processes on one GPU
@@ -21,9 +22,9 @@
 #include <utility>
 #include <vector>
 
-#include "imbrex/advanced/execute.hpp"
 #include "imbrex/error.hpp"
 #include "imbrex/file.hpp"
+#include "imbrex/ops.hpp"
 #include "imbrex/plan.hpp"
 #include "imbrex/world.hpp"
 
@@ -166,37 +167,59 @@ std::string text_of(cudaGraph_t graph) {
 // ------------------------------------------------------------------------------------------------- recording
 
 // Memory of all operands, never given back: it would wait for the other ranks.
-Addresses operands_for(const Problem& problem) {
-  Addresses operands;
+std::vector<Operand> operands_for(const GemmOperator& op, const Problem& problem) {
+  std::vector<Operand> operands;
   for (const OperandInfo& info : operands_of(problem)) {
     void* memory = nullptr;
     const std::size_t bytes = std::max<std::size_t>(info.bytes(), 256);
     expect(cudaMalloc(&memory, bytes));
     expect(cudaMemset(memory, 0, bytes));
-    if (info.name == "a") operands.a = memory;
-    if (info.name == "b") operands.b = memory;
-    if (info.name == "out") operands.out = memory;
+    operands.push_back(op.operand(info.name, memory));
   }
   expect(cudaDeviceSynchronize());
   return operands;
 }
 
+template <typename Options>
+void set_plan(Options& options, const Plan& plan) {
+  if constexpr (requires { options.plan; })
+    options.plan = std::make_shared<const Plan>(plan);
+  else
+    options.strategy = plan.strategy, options.knobs = plan.knobs;
+}
+
+std::unique_ptr<GemmOperator> operator_of(World& world, const Plan& plan, const CudaOptions& cuda) {
+  OperatorOptions options;
+  options.device = Device::cuda;
+  options.cuda = cuda;
+  set_plan(options, plan);
+  const Problem& p = plan.problem;
+  const GemmShape shape{p.m, p.n, p.k, p.type};
+  switch (p.op) {
+    case Operator::all_gather_gemm: return std::make_unique<AllGatherGemm>(world, shape, options);
+    case Operator::gemm_reduce_scatter: return std::make_unique<GemmReduceScatter>(world, shape, options);
+    case Operator::gemm_all_reduce: return std::make_unique<GemmAllReduce>(world, shape, options);
+    default: return std::make_unique<GemmAllToAll>(world, shape, options);
+  }
+}
+
 // What the plan's calls become, or why it does not run.
-std::string record(World& world, Executor& executor, const Plan& plan) {
-  std::unique_ptr<Execution> execution;
+std::string record(World& world, const CudaOptions& options, const Plan& plan) {
+  std::unique_ptr<GemmOperator> op;
   try {
-    execution = executor.prepare(plan);
+    op = operator_of(world, plan, options);
   } catch (const Error& error) {
     if (error.code() != ErrorCode::invalid_input) throw;
     return std::string("refused: ") + error.what() + "\n";
   }
-  const Addresses operands = operands_for(plan.problem);
+  const std::vector<Operand> operands = operands_for(*op, plan.problem);
   cudaStream_t stream = nullptr;
   expect(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
   world.barrier();
-  execution->run(operands);
+  op->run(operands, stream);
+  op->synchronize(stream);
   expect(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
-  for (int epoch = 0; epoch < 2; ++epoch) execution->enqueue(operands, stream);
+  for (int epoch = 0; epoch < 2; ++epoch) op->run(operands, stream);
   cudaGraph_t graph = nullptr;
   expect(cudaStreamEndCapture(stream, &graph));
   const std::string text = text_of(graph);
@@ -219,9 +242,8 @@ int record(const files::path& plans, const files::path& to) {
     CudaOptions options;
     options.heap_bytes = std::size_t{1} << 27;
     options.ranks_per_gpu = ranks;
-    const auto executor = make_cuda_executor(world, options);
     for (const auto& [name, plan] : list) {
-      write_file(to / (name + ".rank" + std::to_string(world.rank())), record(world, *executor, plan));
+      write_file(to / (name + ".rank" + std::to_string(world.rank())), record(world, options, plan));
       world.barrier();
     }
     return 0;

@@ -16,11 +16,6 @@
 #include <string>
 #include <vector>
 
-#if __has_include("imbrex/advanced/execute.hpp")
-#include "imbrex/advanced/execute.hpp"
-#else
-#include "imbrex/execute.hpp"
-#endif
 #include "imbrex/error.hpp"
 #include "imbrex/ops.hpp"
 #include "imbrex/plan.hpp"
@@ -114,12 +109,32 @@ void answer(World& world, double value) {
   }
 }
 
+// Calls that were captured, as a graph.
+class Calls {
+ public:
+  template <typename Call>
+  Calls(cudaStream_t stream, int count, Call&& call) : stream_(stream) {
+    expect(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+    for (int i = 0; i < count; ++i) call();
+    cudaGraph_t graph = nullptr;
+    expect(cudaStreamEndCapture(stream, &graph));
+    expect(cudaGraphInstantiate(&made_, graph, 0));
+    expect(cudaGraphDestroy(graph));
+  }
+  Calls(const Calls&) = delete;
+  Calls& operator=(const Calls&) = delete;
+  ~Calls() { cudaGraphExecDestroy(made_); }
+  void launch() const { expect(cudaGraphLaunch(made_, stream_)); }
+
+ private:
+  cudaStream_t stream_;
+  cudaGraphExec_t made_ = nullptr;
+};
+
 class Rank {
  public:
   Rank(World& world, const std::vector<Job>& jobs, CudaOptions options, bool host)
-      : world_(world), jobs_(jobs), options_(std::move(options)) {
-    if (!host) executor_ = make_cuda_executor(world, options_);
-  }
+      : world_(world), jobs_(jobs), options_(std::move(options)), host_(host) {}
 
   // "job I" prepares job I and answers the time in us, "time" answers an epoch's us, "call" a call's on the host.
   void obey() {
@@ -127,23 +142,28 @@ class Rank {
       if (command.starts_with("job "))
         answer(world_, prepare(jobs_.at(std::stoul(command.substr(4)))));
       else if (command == "time")
-        answer(world_, 1e6 * execution_->time({a_.get(), b_.get(), out_.get()}, 20));
+        answer(world_, time_on_gpu());
       else if (command == "call")
         answer(world_, time_calls());
     }
-    execution_.reset();
-    operator_.reset();
+    drop();
   }
 
  private:
-  double prepare(const Job& job) {
-    execution_.reset();
+  void drop() {
+    timed_.reset();
+    lead_.reset();
     operator_.reset();
+  }
+
+  double prepare(const Job& job) {
+    drop();
     const RankShapes shapes = shapes_of(job.problem);
     a_ = random_matrix(shapes.a), b_ = random_matrix(shapes.b), out_ = random_matrix(shapes.out);
-    if (executor_) {
+    if (stream_ == nullptr) expect(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
+    if (!host_) {
       const auto begin = std::chrono::steady_clock::now();
-      execution_ = executor_->prepare(make_plan(job.problem, job.strategy, job.knobs));
+      operator_ = make(job, {job.problem.m, job.problem.n, job.problem.k, job.problem.type});
       return microseconds_since(begin);
     }
     // The first one loads kernels; another shape does not find this one's tables.
@@ -157,7 +177,6 @@ class Rank {
       operator_ = make(job, shape);
       took = microseconds_since(begin);
     }
-    if (stream_ == nullptr) expect(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
     return took;
   }
 
@@ -175,6 +194,29 @@ class Rank {
     }
   }
 
+  // An epoch's, of those of a graph, after a few that let all ranks begin together.
+  double time_on_gpu() {
+    constexpr int epochs = 20;
+    if (timed_ == nullptr) {
+      const auto queue = [&] { call(*operator_, a_.get(), b_.get(), out_.get(), stream_); };
+      queue();
+      operator_->synchronize(stream_);
+      lead_ = std::make_unique<Calls>(stream_, 2, queue);
+      timed_ = std::make_unique<Calls>(stream_, epochs, queue);
+      world_.barrier();
+    }
+    for (cudaEvent_t& event : events_)
+      if (event == nullptr) expect(cudaEventCreate(&event));
+    lead_->launch();
+    expect(cudaEventRecord(events_[0], stream_));
+    timed_->launch();
+    expect(cudaEventRecord(events_[1], stream_));
+    operator_->synchronize(stream_);
+    float milliseconds = 0;
+    expect(cudaEventElapsedTime(&milliseconds, events_[0], events_[1]));
+    return 1e3 * milliseconds / epochs;
+  }
+
   double time_calls() {
     constexpr int calls = 4;  // fewer than epochs of libraries that may be queued, so that none waits for the GPU
     for (int i = 0; i < 2; ++i) call(*operator_, a_.get(), b_.get(), out_.get(), stream_);
@@ -190,10 +232,11 @@ class Rank {
   World& world_;
   const std::vector<Job>& jobs_;
   CudaOptions options_;
+  bool host_;
   cudaStream_t stream_ = nullptr;
-  std::unique_ptr<Executor> executor_;
-  std::unique_ptr<Execution> execution_;
+  cudaEvent_t events_[2]{};
   std::unique_ptr<GemmOperator> operator_;
+  std::unique_ptr<Calls> lead_, timed_;
   std::shared_ptr<void> a_, b_, out_;
 };
 

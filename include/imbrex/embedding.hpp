@@ -83,8 +83,8 @@ struct EmbeddingReport {
 class EmbeddingAllToAll {
  public:
   /// Strategies are sequential and decomposed, for which every rank needs a shard, and fused; not set: fused where
-  /// ranks reach each other's memory, else sequential. `options.codec` must not be set. Throws as GemmOperator's
-  /// constructors.
+  /// ranks reach each other's memory, else sequential. A plan that is given is of the shape's batch, and so are all
+  /// calls. `options.codec` must not be set. Throws as GemmOperator's constructors.
   EmbeddingAllToAll(World& world, const EmbeddingShape& shape, const OperatorOptions& options = {});
   ~EmbeddingAllToAll();
   EmbeddingAllToAll(const EmbeddingAllToAll&) = delete;

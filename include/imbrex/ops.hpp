@@ -60,7 +60,8 @@ struct OperatorOptions {
   /// without. Empty: all are kept. Unknown names are Error(invalid_input).
   std::vector<std::string> fixed_knobs = {};
   /// Not null: what runs, the same on every rank. It is a plan of the operator's problem that has passed check().
-  /// Strategy, knobs and codec are the plan's, and none is given; nor is any_m or packed.
+  /// Strategy, knobs and codec are the plan's, and none is given; nor is any_m. With `packed`, the plan says the
+  /// blocks.
   std::shared_ptr<const Plan> plan = {};
 };
 
@@ -138,6 +139,12 @@ class GemmOperator {
   /// host memory: they are copied to the GPU and back.
   Report run_and_wait(const Operands& operands);
 
+  /// Collective, of an operator of one M. Seconds of a call of this rank, of `runs` calls one after another that have
+  /// the GPUs to themselves: between two events on a stream of the operator's own, on which a graph of an even number
+  /// of calls is replayed, after a few that let the ranks begin together. On the CPU: of `runs` calls. Operands lie
+  /// where the operator works, and hold a result then. Throws as run.
+  double time(const Operands& operands, int runs);
+
   /// Throws Error(runtime_failure) if a call is known to have failed, on any rank. Waits for no call; after a failure a
   /// few seconds, for what is under way to end.
   void check();
@@ -176,6 +183,8 @@ class GemmOperator {
   /// own only.
   const Plan& plan() const;
   RankShapes shapes() const;
+  /// On GPUs: what computes the products, a kernel as CudaOptions::kernel names it or the libraries. Else empty.
+  std::string_view kernel_name() const;
 
  protected:
   GemmOperator(World& world, Operator op, const GemmShape& shape, const OperatorOptions& options);

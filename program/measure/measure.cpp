@@ -11,12 +11,11 @@
 #include "base/json.hpp"
 #include "choose/card.hpp"
 #include "choose/gpu_candidates.hpp"
-#include "imbrex/advanced/execute.hpp"
 #include "imbrex/world.hpp"
 #include "plan/json/node.hpp"
 #include "plan/problem.hpp"
-#include "plan/task_stream.hpp"
 #include "program/measure/changes.hpp"
+#include "program/measure/operator_of.hpp"
 #include "program/measure/random_bytes.hpp"
 #include "program/measure/turns.hpp"
 #include "program/measure/without_collectives.hpp"
@@ -64,7 +63,7 @@ std::optional<Problem> next_problem(World& world, const MeasureRequest& request)
 class Meter {
  public:
   Meter(World& world, const MeasureRequest& request, const choose::GpuKind& gpus)
-      : world_(world), request_(request), gpus_(gpus), executor_(make_cuda_executor(world, options())) {}
+      : world_(world), request_(request), gpus_(gpus) {}
 
   // A problem that comes twice in a row is prepared once.
   Measurement measure(const Problem& problem) {
@@ -72,25 +71,25 @@ class Meter {
       prepared_.reset();
       prepare(problem);
     }
-    const Addresses operands = prepared_->memory->operands(), of_product = prepared_->of_product->operands();
-    auto& executions = prepared_->executions;
+    const std::vector<Operand> operands = prepared_->memory->named(), of_product = prepared_->of_product->named();
+    auto& operators = prepared_->operators;
     int& runs = prepared_->result.runs;
     const auto sample = [&](std::size_t i) {
       world_.barrier();
-      return slowest(executions[i]->time(i == 0 ? of_product : operands, runs));
+      return slowest(operators[i]->time(i == 0 ? of_product : operands, runs));
     };
     const std::size_t turn = prepared_->turns++;
     if (turn == 0) {
-      const double product = slowest(executions.front()->time(of_product, 2));
+      const double product = slowest(operators.front()->time(of_product, 2));
       const bool settles = request_.runs == 0 && !request_.all && product >= 1e-4;
       runs = runs_of(product, settles);
       for (double busy = 0; settles && busy < settling;)
-        for (std::size_t i = 0; i < executions.size(); ++i) busy += sample(i) * runs;
+        for (std::size_t i = 0; i < operators.size(); ++i) busy += sample(i) * runs;
     }
     // The product and `sequential` are what the others are compared with.
     const std::vector<double> times =
-        request_.all ? timed_with_run_off(executions.size(), 2, request_.rounds, sample)
-                     : timed_in_turn(executions.size(), request_.rounds, sample, turn == 0 ? 1 : 0, turn);
+        request_.all ? timed_with_run_off(operators.size(), 2, request_.rounds, sample)
+                     : timed_in_turn(operators.size(), request_.rounds, sample, turn == 0 ? 1 : 0, turn);
     Measurement result = prepared_->result;
     result.product_seconds = times.front();
     for (std::size_t i = 0; i < result.plans.size(); ++i) result.plans[i].seconds = times[i + 1];
@@ -112,7 +111,7 @@ class Meter {
     Measurement result;
     std::size_t turns = 0;  // in which it was measured
     std::shared_ptr<OperandMemory> memory, of_product;
-    std::vector<std::unique_ptr<Execution>> executions;
+    std::vector<std::unique_ptr<GemmOperator>> operators;
   };
 
   double wire_seconds(const Problem& problem) const {
@@ -124,13 +123,15 @@ class Meter {
     prepared_.emplace();
     prepared_->result = {problem, 0, wire_seconds(problem), {}, {}, gpus_.name, 0};
     const Problem product = product_of(problem);
-    prepared_->memory = random_operands(problem);
-    prepared_->of_product = product == problem ? prepared_->memory : random_operands(product);
-    prepared_->executions.push_back(executor_->prepare(
-        without_collectives(make_plan(product, Strategy::sequential, {.partial = output_type(problem.type)}))));
+    GemmOperator& alone = *prepared_->operators.emplace_back(operator_of(
+        world_, without_collectives(make_plan(product, Strategy::sequential, {.partial = output_type(problem.type)})),
+        options()));
+    prepared_->of_product = random_operands(product, alone);
     for (const plan::Candidate& c : candidates(problem))
       if (const std::string why = add({c.strategy, c.knobs, is_chosen(c), {}, 0}); !why.empty() && is_chosen(c))
         throw Error(ErrorCode::invalid_input, why);
+    prepared_->memory =
+        product == problem ? prepared_->of_product : random_operands(problem, *prepared_->operators.back());
     if (request_.tries.empty()) return;
     const Knobs base = choose::choose_gpu_plan(problem, Strategy::fused, {}, gpus_).knobs;
     for (const std::string& text : request_.tries)
@@ -138,7 +139,7 @@ class Meter {
         prepared_->result.refused.push_back({text, why});
   }
 
-  std::shared_ptr<OperandMemory> random_operands(const Problem& problem) {
+  std::shared_ptr<OperandMemory> random_operands(const Problem& problem, GemmOperator& op) {
     const RankShapes shapes = shapes_of(problem);
     const auto seed = static_cast<std::uint64_t>(world_.rank()) * 7919 + 1;
     const auto scales = [](const Extent& e) {
@@ -149,17 +150,18 @@ class Meter {
                             {},
                             scales(shapes.a_scale),
                             scales(shapes.b_scale)},
-                           problem, *executor_);
+                           problem, op.allocate_output());
   }
 
   // Returns why the plan cannot run, if it cannot; on every rank alike.
   std::string add(const Measured& plan) {
     try {
-      prepared_->executions.push_back(executor_->prepare_tasks(
-          [&] { return plan::make_rank_tasks(prepared_->result.problem, plan.strategy, plan.knobs, world_.rank()); }));
+      prepared_->operators.push_back(
+          operator_of(world_, prepared_->result.problem, plan.strategy, plan.knobs, options()));
     } catch (const Error& error) {
       if (error.code() != ErrorCode::invalid_input) throw;
-      return error.what();
+      const std::string_view why = error.what(), insists = "device cuda: ";
+      return std::string(why.substr(why.starts_with(insists) ? insists.size() : 0));
     }
     prepared_->result.plans.push_back(plan);
     return {};
@@ -205,7 +207,6 @@ class Meter {
   World& world_;
   const MeasureRequest& request_;
   const choose::GpuKind& gpus_;
-  std::unique_ptr<Executor> executor_;
   plan::Candidate chosen_;
   std::optional<Prepared> prepared_;
 };

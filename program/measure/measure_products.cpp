@@ -8,6 +8,7 @@
 #include "execute/cuda/libraries/library_suggestions.hpp"
 #include "plan/problem.hpp"
 #include "program/measure/measure.hpp"
+#include "program/measure/operator_of.hpp"
 #include "program/measure/random_bytes.hpp"
 #include "program/measure/turns.hpp"
 #include "program/measure/without_collectives.hpp"
@@ -34,25 +35,32 @@ std::vector<plan::ProductSize> products_of(const std::vector<Problem>& problems)
   return products;
 }
 
-ProductMeasurement measure_product(Executor& executor, const ProductMeasureRequest& request,
+ProductMeasurement measure_product(World& world, const ProductMeasureRequest& request,
                                    const plan::ProductSize& product) {
   const Problem problem = problem_of(product);
   const RankShapes shapes = shapes_of(problem);
   const auto random = [&](const Extent& e, std::uint64_t seed) {
     return random_bytes(e.rows * e.cols, product.type, seed);
   };
-  const auto memory = device_operands({random(shapes.a, 1), random(shapes.b, 2)}, problem, executor);
   ProductMeasurement result{{}, product.m, product.n, product.k, product.type, {{}}, product.b_layout};
   for (const auto& [tile, parts] : cuda::library_suggestions(problem)) result.ways.push_back({tile, parts});
-  std::vector<std::unique_ptr<Execution>> executions;
+  CudaOptions options;
+  options.heap_bytes = 1 << 20;
+  std::vector<std::unique_ptr<GemmOperator>> operators;
   for (const auto& way : result.ways)
-    executions.push_back(executor.prepare(without_collectives(
-        make_plan(problem, Strategy::sequential,
-                  {.library_tile = way.tile, .library_parts = way.parts, .partial = output_type(product.type)}))));
+    operators.push_back(
+        operator_of(world,
+                    without_collectives(make_plan(
+                        problem, Strategy::sequential,
+                        {.library_tile = way.tile, .library_parts = way.parts, .partial = output_type(product.type)})),
+                    options));
+  const auto memory =
+      device_operands({random(shapes.a, 1), random(shapes.b, 2)}, problem, operators.front()->allocate_output());
+  const std::vector<Operand> operands = memory->named();
   int runs = std::max(request.runs, 2);
-  const auto sample = [&](std::size_t i) { return executions[i]->time(memory->operands(), runs); };
+  const auto sample = [&](std::size_t i) { return operators[i]->time(operands, runs); };
   if (request.runs == 0 && sample(0) < 5e-4) runs = 8;
-  const std::vector<double> times = timed_in_turn(executions.size(), request.rounds, sample, 1, 0);
+  const std::vector<double> times = timed_in_turn(operators.size(), request.rounds, sample, 1, 0);
   for (std::size_t i = 0; i < times.size(); ++i) result.ways[i].seconds = times[i];
   return result;
 }
@@ -81,11 +89,8 @@ int measure_products(const ProductMeasureRequest& request,
   options.wait_limit = request.wait_limit;
   options.heap_bytes = 1 << 20;
   return run_ranks(1, true, options, [&](World& world) {
-    CudaOptions cuda;
-    cuda.heap_bytes = 1 << 20;
-    const auto executor = make_cuda_executor(world, cuda);
     for (const plan::ProductSize& product : products) {
-      ProductMeasurement measurement = measure_product(*executor, request, product);
+      ProductMeasurement measurement = measure_product(world, request, product);
       measurement.gpu = gpus.name;
       report(measurement);
     }

@@ -138,6 +138,11 @@ class Array:
         return _c.View(data=self.data, type=self.type, dims=len(self.shape), extents=self.shape, strides=self.strides)
 
 
+def type_of(dtype: str) -> int:
+    """The library's number of a dtype, by its name."""
+    return _TYPES[dtype]
+
+
 def text_of(shape: tuple[int, ...]) -> str:
     """A shape in an error, as the library writes it."""
     return " x ".join(map(str, shape)) or "one element"

@@ -298,11 +298,15 @@ std::unique_ptr<GemmOperator::State> GemmOperator::make(World& world, Operator o
     validate(problem);
     options = ops::with_codec(problem, given);
     if (shape.packed) ops::expect_packable(problem, shape.any_m, options);
+    if (shape.packed && options.plan != nullptr) {
+      problem.packed = options.plan->problem.packed;
+      validate(problem);
+    }
     ops::expect_own_plan(problem, shape, options);
     return ops::terms_of(problem, shape.any_m, options, wanted, runtime::calls_of(world).checked())
         .add("packed", shape.packed);
   });
-  if (shape.packed) ops::choose_packed(world, wanted, problem, options);
+  if (shape.packed && options.plan == nullptr) ops::choose_packed(world, wanted, problem, options);
   if (options.plan != nullptr) options.codec = options.plan->knobs.codec;
   auto made = std::make_unique<State>(world, problem, shape, options, given);
   State& s = *made;
@@ -395,6 +399,22 @@ Report GemmOperator::run_and_wait(const Operands& operands) {
                       [&](const Addresses& addresses) { return s.run_here(addresses); });
 }
 
+// Ranks that refuse do so before any queues something: no other rank could take their part in a graph of calls.
+double GemmOperator::time(const Operands& operands, int runs) {
+  State& s = *state_;
+  Addresses addresses;
+  runtime::agree(s.world, [&] {
+    IMBREX_EXPECTS(!s.shape.any_m, "time: an operator of any M takes turns with others; one of one M is timed");
+    IMBREX_EXPECTS(runs > 0 && runs % 2 == 0, "runs = {}: it must be an even number, workspaces alternate", runs);
+    if (s.on_gpus) s.expect_on_gpu(operands);
+    addresses = s.with_aside(s.rules.resolve(operands), nullptr);
+    return s.call_terms().add("runs", runs);
+  });
+  s.calls.run_prelude();
+  if (s.on_gpus) runtime::select_gpu(s.gpus->own_gpu);
+  return s.execution().time(addresses, runs);
+}
+
 void GemmOperator::check() {
   state_->execution().check();
   state_->calls.expect_none_refused();
@@ -439,6 +459,8 @@ PackedLayout GemmOperator::packed_layout() const {
 }
 
 Device GemmOperator::device() const { return state_->device; }
+
+std::string_view GemmOperator::kernel_name() const { return state_->execution().kernel_name(); }
 
 const std::string& GemmOperator::why_cpu() const { return state_->why_cpu; }
 

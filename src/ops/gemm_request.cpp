@@ -40,9 +40,14 @@ GemmShape shape_of(const Problem& p) {
 
 void expect_own_plan(const Problem& problem, const GemmShape& shape, const OperatorOptions& options) {
   if (options.plan == nullptr) return;
-  IMBREX_EXPECTS(!shape.any_m && !shape.packed,
-                 "a plan is given with {}: it is of one M, and of an output that lies in rows",
-                 shape.any_m ? "any_m" : "packed");
+  IMBREX_EXPECTS(!shape.any_m, "a plan is given with any_m: it is of one M");
+  IMBREX_EXPECTS(shape.packed == plan::is_packed(options.plan->problem),
+                 "packed = {}, and the plan that is given leaves its output {}", shape.packed,
+                 shape.packed ? "in rows" : "packed");
+  expect_plan_of(problem, options);
+}
+
+void expect_plan_of(const Problem& problem, const OperatorOptions& options) {
   IMBREX_EXPECTS(!options.strategy && !options.knobs && !options.codec,
                  "a plan is given, and {} with it: the plan says which",
                  options.strategy ? "a strategy"

@@ -19,6 +19,9 @@ plan::GivenKnobs given_of(const OperatorOptions& options);
 /// too.
 void expect_own_plan(const Problem& problem, const GemmShape& shape, const OperatorOptions& options);
 
+/// The part of these checks that holds for every operator.
+void expect_plan_of(const Problem& problem, const OperatorOptions& options);
+
 /// Throws Error(invalid_input) where no plan leaves the problem's output packed.
 void expect_packable(const Problem& problem, bool any_m, const OperatorOptions& options);
 

@@ -53,8 +53,8 @@ class TaskStream {
   virtual std::shared_ptr<const Plan> whole() const = 0;
 };
 
-/// The tasks of a plan that has them.
-std::unique_ptr<TaskStream> stored_tasks(std::shared_ptr<const Plan> plan);
+/// The tasks of a plan that has them. `made`: make_plan made it.
+std::unique_ptr<TaskStream> stored_tasks(std::shared_ptr<const Plan> plan, bool made = false);
 
 /// The tasks of make_rank_plan's plan, in which other ranks' queues may have any number of the empty transfers that
 /// carry posts. Made anew each time, where they do not come whole.

@@ -88,6 +88,63 @@ TEST(GivenPlan, HasTheCodecThatItSays) {
             0);
 }
 
+TEST(GivenPlan, SaysHowAPackedOutputLies) {
+  Problem problem = problem_of(Operator::gemm_all_reduce);
+  Knobs knobs{.tile_m = 16, .tile_n = 16, .group = 2, .chunks = 2, .partial = problem.type};
+  knobs.packed = true;
+  problem.packed = {32, 16};
+  const Plan plan = make_plan(problem, Strategy::signaled, knobs);
+  ASSERT_FALSE(check(plan).has_value());
+  EXPECT_EQ(run_threads(ranks, world_options,
+                        [&](World& world) {
+                          GemmShape shape = test::shape_of(problem);
+                          const auto run = [&](const OperatorOptions& options) {
+                            const auto op = test::make_operator(world, problem.op, shape, options);
+                            return test::result_of(world, *op, op->plan().problem, 3);
+                          };
+                          shape.packed = true;
+                          OperatorOptions chosen = on_cpu();
+                          chosen.strategy = Strategy::signaled, chosen.knobs = knobs;
+                          EXPECT_EQ(run(with(plan)), run(chosen));
+                          const GemmAllReduce op(world, shape, with(plan));
+                          EXPECT_EQ(op.packed_layout().block_rows, 32);
+                          EXPECT_EQ(op.packed_layout().block_cols, 16);
+                          const std::string in_rows = error_of([&] {
+                            shape.packed = false;
+                            GemmAllReduce(world, shape, with(plan));
+                          });
+                          EXPECT_NE(in_rows.find("the plan that is given leaves its output packed"), std::string::npos)
+                              << in_rows;
+                          return 0;
+                        }),
+            0);
+}
+
+// What is timed are calls: they give what a call does.
+TEST(GivenPlan, IsTimed) {
+  const Plan plan = edited(plan_of(Operator::gemm_reduce_scatter, Strategy::fused));
+  EXPECT_EQ(run_threads(ranks, world_options,
+                        [&](World& world) {
+                          OperatorCase c(world, plan.problem.op, test::shape_of(plan.problem), with(plan));
+                          std::vector<std::byte> out(c.out_bytes());
+                          EXPECT_GT(c.op().time(c.operands(out.data()), 4), 0);
+                          EXPECT_EQ(c.judge(out), "");
+                          EXPECT_EQ(c.op().kernel_name(), "");
+                          // One rank's refusal is every rank's, and nothing has been queued.
+                          const int runs = world.rank() == 0 ? 3 : 2;
+                          const std::string odd = error_of([&] { c.op().time(c.operands(out.data()), runs); });
+                          EXPECT_NE(odd.find("runs = 3: it must be an even number"), std::string::npos) << odd;
+                          c.op().run(c.operands(out.data()));
+                          EXPECT_EQ(c.judge(out), "");
+                          OperatorCase any(world, plan.problem.op, {.m = 64, .n = 64, .k = 64, .any_m = true},
+                                           on_cpu());
+                          EXPECT_NE(error_of([&] { any.op().time(any.operands(out.data()), 2); }).find("of any M"),
+                                    std::string::npos);
+                          return 0;
+                        }),
+            0);
+}
+
 TEST(GivenPlan, IsRefusedWhereItDoesNotFitOnEveryRank) {
   const Plan plan = plan_of(Operator::gemm_all_reduce, Strategy::fused);
   const auto refused = [&](const GemmShape& shape, const OperatorOptions& options, const std::string& why) {
@@ -119,7 +176,7 @@ TEST(GivenPlan, IsRefusedWhereItDoesNotFitOnEveryRank) {
   refused(other, with(plan), "a plan is given with any_m");
   other = shape;
   other.packed = true;
-  refused(other, with(plan), "a plan is given with packed");
+  refused(other, with(plan), "packed = true, and the plan that is given leaves its output in rows");
   other = shape;
   other.m = 65;
   refused(other, with(plan), "the plan is of a problem with m = 64, the operator's has 65");

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import re
 import signal
 import time
@@ -33,6 +34,8 @@ from torch import Tensor, nn
 
 import imbrex
 import imbrex.torch as it
+from imbrex._arrays import Array
+from imbrex.torch.arrays import TensorArray
 from imbrex.torch.nn import Bags, ShardedEmbeddingBag
 
 COLUMNS = [(0, 0, 0, 8), (0, 1, 8, 16), (0, 3, 16, 20), (1, 1, 0, 8), (2, 3, 0, 32), (2, 3, 32, 40)]
@@ -445,3 +448,36 @@ def ended() -> None:
 
 def test_an_ended_world(ranks):
     ranks.run(ended)
+
+
+def told_of(make, tensor):
+    """What an array says of the tensor, or why it is refused."""
+    try:
+        array = make()
+    except imbrex.InvalidInput as error:
+        return str(error)
+    lies = array.data if tensor.numel() else 0  # where there is none, an address says nothing
+    return array.type, array.device, array.shape, array.strides, lies
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_tensors_are_read_as_by_dlpack(seed):
+    """Shape, strides, type, device and address, of views with gaps and of no elements, too; and the same refusals."""
+    print(f"seed {seed}")
+    rng = random.Random(seed)
+    dtypes = ("float32", "float16", "bfloat16", "int32", "int64", "float64", "bool")
+    for _ in range(50):
+        name, dims = rng.choice(dtypes), rng.randint(1, 4)
+        whole = torch.zeros([rng.randint(0, 5) for _ in range(dims)], dtype=getattr(torch, name))
+        tensor = whole[rng.choice((slice(None), slice(1, None), slice(None, None, 2)))]
+        if rng.random() < 0.3:
+            tensor = tensor.transpose(0, dims - 1)
+        if name.startswith("float") and rng.random() < 0.2:
+            tensor = tensor.clone().requires_grad_()
+        takes = tuple(rng.sample(("float32", "float16", "bfloat16", "int32", "int64"), 3))
+        own = told_of(lambda t=tensor, of=takes: TensorArray("x", t, of), tensor)
+        by_dlpack = told_of(lambda t=tensor, of=takes: Array("x", t, takes=of, may_be_empty=True), tensor)
+        if isinstance(own, str) or tensor.numel() > 1:
+            assert own == by_dlpack, (tensor.shape, tensor.stride(), name, takes)
+        else:  # DLPack may say other strides of dimensions that have no second element
+            assert own[:3] == by_dlpack[:3]

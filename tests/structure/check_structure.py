@@ -39,8 +39,6 @@ SETENV = re.compile(r"\b(setenv|unsetenv|putenv|clearenv)\s*\(")
 DOWN_CAST = re.compile(r"\bdynamic_cast\s*<")
 CASTER = "src/runtime/host_world.cpp"  # every World is one class, which its users do not see
 MAKER = re.compile(r"\bmake_(cpu|cuda|world)_executor\s*\(")
-# Measurements of plans, which take an executor's own times. They are to go through operators, too.
-MEASURES = ("program/measure/", "bench/layouts.cpp", "bench/gathered_a.cpp", "bench/signaled/", "bench/versions/")
 SETTER = "program/nccl_environment.cpp"  # the program's: the library leaves its user's environment as it is
 
 
@@ -195,9 +193,9 @@ def check_casts(root):
 
 def check_makers(root):
     """What is run and measured is what users call: an operator."""
-    return [f"{path.relative_to(root)}: makes an executor; operators do, and measurements of plans may"
+    return [f"{path.relative_to(root)}: makes an executor; operators do"
             for folder in ("src", "program", "apps", "cli", "bench") for path in files(root, folder)
-            if path.suffix in CODE and not str(path.relative_to(root)).startswith(("src/execute/", "src/ops/", *MEASURES))
+            if path.suffix in CODE and not str(path.relative_to(root)).startswith(("src/execute/", "src/ops/"))
             and MAKER.search(without_comments(text_of(path)))]
 
 

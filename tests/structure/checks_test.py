@@ -121,7 +121,7 @@ class Checks(unittest.TestCase):
 
     def test_makers(self):
         made = "const auto executor = make_cuda_executor(world, options);\n"
-        for path in ("program/run.hpp", "cli/run.hpp", "bench/new.hpp"):
+        for path in ("program/run.hpp", "program/measure/x.hpp", "cli/run.hpp", "bench/new.hpp", "bench/versions/x.hpp"):
             self.refuse(f"{path}: makes an executor", {path: made})
         self.assertEqual(faults_of({"src/ops/x.hpp": made, "program/x.hpp": "// make_cpu_executor(world)\n"}), [])
 

@@ -103,6 +103,9 @@ class Execution {
   /// executions that look nothing up on a GPU.
   virtual std::int64_t take_misfits(Misfits misfits);
 
+  /// On GPUs: what computes the products, a kernel as CudaOptions::kernel names it or the libraries. Else empty.
+  virtual std::string_view kernel_name() const { return {}; }
+
   /// Throws Error(runtime_failure) as run does, if an epoch that was queued is known to have failed. Waits for no
   /// epoch; after a failure a few seconds, for what is under way to end.
   virtual void check();

@@ -13,10 +13,10 @@ from torch import Tensor, nn
 from torch.autograd import forward_ad
 from torch.autograd.function import once_differentiable
 
-from .._arrays import Array
 from .._calls import ask_call, skip_call
 from .._embeddings import EmbeddingAllToAll, EmbeddingShard, EmbeddingTable
 from .._errors import InvalidInput
+from .arrays import TensorArray
 from .bags import Bags, agreed, padded, split, tensor_of
 from .frames import outside_graphs
 from .groups import Group, connect, process_group, world_of
@@ -152,7 +152,7 @@ class ShardedEmbeddingBag(nn.Module):
             self.register_parameter(name, nn.Parameter(rows, requires_grad=False))
             if optimizer == "row_wise_adagrad":
                 self.register_buffer(f"{name}_state", torch.zeros(table.rows, device=like.device))
-        self._known: dict[str, Array] = {}
+        self._known: dict[str, TensorArray] = {}
         self.reset_parameters()
 
     @property
@@ -247,7 +247,7 @@ class ShardedEmbeddingBag(nn.Module):
         expect_no_transform()
         return _Lookup.apply(torch.empty(0, device=self.device, requires_grad=True), self, bags)  # type: ignore[no-any-return]
 
-    def _rows(self, suffix: str = "") -> list[Array]:
+    def _rows(self, suffix: str = "") -> list[TensorArray]:
         """The tables or states as the operator takes them, which are read again where they have moved."""
         found = []
         for i, name in enumerate(self._names()):
@@ -255,10 +255,20 @@ class ShardedEmbeddingBag(nn.Module):
             known = self._known.get(name + suffix)
             if known is None or known.data != tensor.data_ptr() or known.source.dtype != tensor.dtype:
                 dtype = self._op.dtype if not suffix else "float32"
-                known = Array(f"{'states' if suffix else 'rows'}[{i}]", tensor.detach(), writes=True, takes=(dtype,))
+                known = TensorArray(f"{'states' if suffix else 'rows'}[{i}]", tensor.detach(), (dtype,), writes=True)
                 self._known[name + suffix] = known
             found.append(known)
         return found
+
+    def _arrays(self, bags: Bags) -> list[TensorArray | None]:
+        """Indices, offsets and weights as the operator takes them; a rank without shards gives none."""
+        if not self._op.own:
+            return [None, None, None]
+        index = (self._op.index_dtype,)
+        takes = (("indices", index), ("offsets", index), ("weights", ("float32",)))
+        return [
+            None if one is None else TensorArray(name, one, of) for (name, of), one in zip(takes, bags[:3], strict=True)
+        ]
 
     def _look_up(self, bags: Bags) -> Tensor:
         try:
@@ -272,7 +282,8 @@ class ShardedEmbeddingBag(nn.Module):
             batches = bags.batches
             part = self._part(bags) if batches is None else max(batches)
             out = torch.empty(part, self._op.width, device=self.device, dtype=self.output_dtype)
-            rows = self._rows()
+            result = TensorArray("out", out, (self._op.out_dtype,), writes=True)
+            rows, given = self._rows(), self._arrays(bags)
         except InvalidInput as error:
             self._op.refuse(str(error))
         if batches is not None:
@@ -281,7 +292,7 @@ class ShardedEmbeddingBag(nn.Module):
             skip_call(self._world, "no rank has rows of the batch")
             return out
         try:
-            self._op.lookup(rows, *bags[:3], out=out, stream=stream_of(out))
+            self._op.lookup(rows, *given, out=result, stream=stream_of(out))
         except InvalidInput as error:
             if batches is None and " batch = " in str(error):
                 raise InvalidInput(f"{error}; batches=[...] takes parts that are not as many on every rank") from None
@@ -299,19 +310,21 @@ class ShardedEmbeddingBag(nn.Module):
 
     def _update(self, gradients: Tensor, bags: Bags) -> None:
         adagrad = self._op.optimizer == "row_wise_adagrad"
+        batches = bags.batches
+        if batches is not None and max(batches) == 0:
+            return
         try:
             rows, states = self._rows(), self._rows("_state") if adagrad else []
+            given = self._arrays(bags)
+            if batches is not None and batches[self._world.rank] < max(batches):
+                count_copy("embedding_all_to_all", "rows are padded")
+                gradients = in_blocks(gradients, 0, [batches[self._world.rank]], max(batches))
+            step = TensorArray("gradients", gradients, (self._op.out_dtype,))
         except InvalidInput as error:
             self._op.refuse(str(error))
-        if bags.batches is not None:
-            most, own = max(bags.batches), bags.batches[self._world.rank]
-            if most == 0:
-                return
-            if own < most:
-                count_copy("embedding_all_to_all", "rows are padded")
-                gradients = in_blocks(gradients, 0, [own], most)
-            ask_call(self._world, "batches", bags.batches)
-        self._op.update(rows, gradients, *bags[:3], rate=self.learning_rate, states=states, stream=stream_of(gradients))
+        if batches is not None:
+            ask_call(self._world, "batches", batches)
+        self._op.update(rows, step, *given, rate=self.learning_rate, states=states, stream=stream_of(gradients))
         # torch is told of what it did not see.
         torch.autograd.graph.increment_version([array.source for array in (*rows, *states)])
 

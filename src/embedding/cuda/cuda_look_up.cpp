@@ -1,8 +1,10 @@
 #include "embedding/cuda/cuda_look_up.hpp"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <limits>
+#include <utility>
 
 #include "base/ceil_div.hpp"
 #include "base/cuda_check.hpp"
@@ -60,13 +62,16 @@ bool fits_wide(const std::vector<Table>& tables, TableRows type, const LookUpSha
 
 }  // namespace
 
-CudaLookUp::CudaLookUp(const Tables& tables, const LookUpShape& shape, const LookUpTuning& tuning)
+CudaLookUp::CudaLookUp(const Tables& tables, const LookUpShape& shape, const LookUpTuning& tuning,
+                       std::vector<BagsOf> of)
     : tables_(tables.tables, tables.tables + tables.count),
+      of_(std::move(of)),
       type_(tables.type),
       shape_(shape),
       tuning_(tuning),
       progress_(cuda::raw_memory(sizeof(Progress))),
       findings_(cuda::raw_memory(sizeof(Findings))) {
+  for (std::size_t t = of_.size(); t < tables_.size(); ++t) of_.push_back({static_cast<std::uint32_t>(t), true});
   IMBREX_EXPECTS(
       shape.ranks >= 1 && shape.ranks <= std::int32_t{most_ranks} && shape.rank >= 0 && shape.rank < shape.ranks,
       "rank {} of {}: at most {} ranks", shape.rank, shape.ranks, most_ranks);
@@ -115,11 +120,11 @@ std::vector<Piece> CudaLookUp::pieces_of(int columns) const {
       pieces.push_back({static_cast<const std::byte*>(table.rows) + skipped, static_cast<std::uint32_t>(table.count),
                         static_cast<std::uint32_t>(table.pitch),
                         type_ == TableRows::int8 ? base::narrow<std::uint32_t>(table.scale - skipped, "scale") : 0,
-                        static_cast<std::uint32_t>(t),
+                        of_[t].number,
                         base::narrow<std::uint32_t>((table.column + begin) * out, "bytes of an output row"),
                         static_cast<std::uint16_t>(lanes),
                         static_cast<std::uint8_t>(std::max(8u, std::bit_ceil(static_cast<std::uint32_t>(lanes)))),
-                        begin == 0});
+                        begin == 0 && of_[t].leads});
     }
   }
   std::stable_partition(pieces.begin(), pieces.end(), is_small);
@@ -139,14 +144,16 @@ CudaLookUp::Cutting CudaLookUp::cut(int columns) const {
   return made;
 }
 
-const CudaLookUp::Cutting& CudaLookUp::cutting_for(const Bags& bags, const Output& output) const {
+const CudaLookUp::Cutting& CudaLookUp::cutting_for(const Bags& bags, const std::vector<Strip>& to) const {
   const Tables tables{tables_.data(), static_cast<std::int32_t>(tables_.size()), type_};
   IMBREX_EXPECTS(bags.batch == shape_.batch, "batch = {}: it was made for {}", bags.batch, shape_.batch);
   check_shapes(tables, bags);
-  check_shapes(tables, output, shape_.batch);
-  const bool aligned = std::all_of(output.parts, output.parts + output.ranks,
-                                   [](const void* part) { return reinterpret_cast<std::uintptr_t>(part) % 16 == 0; });
-  return fits_wide_ && aligned ? wide_ : narrow_;
+  std::array<void*, most_strips> parts{};
+  std::uintptr_t all = 0;
+  for (std::size_t i = 0; i < to.size(); ++i) parts[i] = to[i].out, all |= reinterpret_cast<std::uintptr_t>(to[i].out);
+  const auto count = static_cast<std::int32_t>(to.size());
+  check_shapes(tables, {parts.data(), count, shape_.out, shape_.pitch}, bags.batch * count);
+  return fits_wide_ && all % 16 == 0 ? wide_ : narrow_;
 }
 
 void CudaLookUp::bind(const Tables& tables, cudaStream_t stream) {
@@ -164,7 +171,46 @@ void CudaLookUp::bind(const Tables& tables, cudaStream_t stream) {
   }
 }
 
-LookUpArgs CudaLookUp::args_for(const Bags& bags, const Cutting& cutting) const {
+void CudaLookUp::launch(const Bags& bags, void* const* parts, cudaStream_t stream, const LookUpPeers* peers) {
+  const std::int64_t part_rows = shape_.batch / shape_.ranks;
+  LookUpRounds rounds;
+  rounds.slices = shape_.slices;
+  rounds.slice_rows =
+      shape_.slice_rows != 0 ? shape_.slice_rows : base::ceil_div(part_rows, std::int64_t{shape_.slices});
+  if (peers != nullptr) {
+    IMBREX_EXPECTS(std::ssize(peers->to) == shape_.ranks, "{} destinations: they must be {}", peers->to.size(),
+                   shape_.ranks);
+    rounds.joint = rounds.advances = true;
+    rounds.group = peers->group;
+    rounds.done_step = peers->done_step, rounds.post = peers->post;
+  }
+  for (std::int32_t i = 1; i <= shape_.ranks; ++i) {  // this rank's rows come last
+    const std::int32_t d = (shape_.rank + i) % shape_.ranks;
+    Strip strip = peers != nullptr ? peers->to[static_cast<std::size_t>(d)] : Strip{};
+    strip.out = parts[d];
+    strip.first_row = static_cast<std::uint32_t>(d * part_rows), strip.rows = static_cast<std::uint32_t>(part_rows);
+    strip.name = static_cast<std::uint32_t>(d);
+    rounds.to.push_back(strip);
+  }
+  launch(bags, rounds, stream);
+}
+
+void CudaLookUp::launch(const Bags& bags, const LookUpRounds& rounds, cudaStream_t stream) {
+  const std::int64_t count = std::ssize(rounds.to);
+  IMBREX_EXPECTS(count >= 1 && count <= std::int64_t{most_strips} && rounds.slices <= shape_.slices,
+                 "{} strips and {} slices: at most {} and {}", count, rounds.slices, most_strips, shape_.slices);
+  IMBREX_EXPECTS(!rounds.advances || rounds.group.readers == blocks_, "an epoch of {} readers: they must be {}",
+                 rounds.group.readers, blocks_);
+  for (const Strip& strip : rounds.to)
+    IMBREX_EXPECTS(strip.rows >= 1 && strip.first_row <= shape_.batch - strip.rows &&
+                       strip.rows <= rounds.slices * rounds.slice_rows,
+                   "rows {} + {} of a batch of {}, in {} slices of {}", strip.first_row, strip.rows, shape_.batch,
+                   rounds.slices, rounds.slice_rows);
+  const Cutting& cutting = cutting_for(bags, rounds.to);
+  // As many items as there can be.
+  IMBREX_EXPECTS(count * rounds.slices * rounds.slice_rows * std::int64_t{cutting.count} <= 2 * most_rows,
+                 "{} strips of {} slices of {} rows of {} pieces of tables: at most {} sums", count, rounds.slices,
+                 rounds.slice_rows, cutting.count, 2 * most_rows);
   LookUpArgs args{};
   args.pieces = static_cast<const Piece*>(cutting.pieces.get());
   args.piece_count = cutting.count, args.small_pieces = cutting.small;
@@ -175,51 +221,27 @@ LookUpArgs CudaLookUp::args_for(const Bags& bags, const Cutting& cutting) const 
   args.item_bytes = tuning_.item_bytes;
   args.kept_bytes = static_cast<std::uint64_t>(tuning_.kept_bytes);
   args.wide = bags.type == IndexType::int64, args.mean = bags.pooling == Pooling::mean;
-  return args;
-}
-
-void CudaLookUp::start(LookUpArgs& args, const Cutting& cutting, bool weighted, cudaStream_t stream) const {
+  args.strips = static_cast<std::uint32_t>(count);
+  args.strips_inverse = count == 1 ? 0 : ~std::uint64_t{0} / args.strips + 1;
+  args.slices = static_cast<std::uint32_t>(rounds.slices);
+  args.slice_rows = static_cast<std::uint32_t>(rounds.slice_rows);
+  args.joint = rounds.joint, args.one_wait = rounds.one_wait, args.advances = rounds.advances,
+  args.alternates = rounds.alternates ? 1 : 0;
+  args.group = rounds.group;
+  args.post = rounds.post, args.done_step = static_cast<std::uint64_t>(rounds.done_step);
+  args.counter_stride = static_cast<std::uint64_t>(rounds.counter_stride);
+  args.out_stride = static_cast<std::uint64_t>(rounds.out_stride);
+  std::copy(rounds.to.begin(), rounds.to.end(), args.to);
   void* parameters[] = {&args};
-  IMBREX_CUDA_TRY(cudaLaunchKernel(look_up_kernel(type_, cutting.columns, shape_.out, weighted), dim3(blocks_),
-                                   dim3(look_up_threads), parameters, cut_bytes(cutting.count, args.slices), stream));
-}
-
-void CudaLookUp::launch(const Bags& bags, void* const* parts, cudaStream_t stream, const LookUpPeers* peers) {
-  const Cutting& cutting = cutting_for(bags, {parts, shape_.ranks, shape_.out, shape_.pitch});
-  const auto ranks = static_cast<std::uint32_t>(shape_.ranks), slices = static_cast<std::uint32_t>(shape_.slices);
-  LookUpArgs args = args_for(bags, cutting);
-  args.ranks = ranks, args.rank = static_cast<std::uint32_t>(shape_.rank);
-  args.ranks_inverse = ranks == 1 ? 0 : ~std::uint64_t{0} / ranks + 1;
-  args.slices = slices, args.part_rows = args.batch / ranks;
-  args.slice_rows = shape_.slice_rows != 0 ? static_cast<std::uint32_t>(shape_.slice_rows)
-                                           : static_cast<std::uint32_t>(base::ceil_div(args.part_rows, slices));
-  if (peers != nullptr) {
-    IMBREX_EXPECTS(peers->to.size() == ranks && peers->group.readers == blocks_,
-                   "{} destinations, an epoch of {} readers: they must be {} and {}", peers->to.size(),
-                   peers->group.readers, ranks, blocks_);
-    args.joint = true;
-    args.group = peers->group;
-    args.post = peers->post, args.done_step = static_cast<std::uint64_t>(peers->done_step);
-    std::copy(peers->to.begin(), peers->to.end(), args.to);
-  }
-  for (std::uint32_t d = 0; d < ranks; ++d) args.to[d].out = parts[d];
-  start(args, cutting, bags.weights != nullptr, stream);
-}
-
-void CudaLookUp::launch_rows(const Bags& bags, std::int64_t first, std::int64_t count, void* to, cudaStream_t stream) {
-  IMBREX_EXPECTS(first >= 0 && count >= 1 && first <= shape_.batch - count, "rows {} + {} of a batch of {}", first,
-                 count, shape_.batch);
-  const Cutting& cutting = cutting_for(bags, {&to, 1, shape_.out, shape_.pitch});
-  LookUpArgs args = args_for(bags, cutting);
-  args.ranks = 1, args.slices = 1;
-  args.first_row = static_cast<std::uint32_t>(first);
-  args.part_rows = args.slice_rows = static_cast<std::uint32_t>(count);
-  args.to[0].out = to;
-  start(args, cutting, bags.weights != nullptr, stream);
+  IMBREX_CUDA_TRY(cudaLaunchKernel(look_up_kernel(type_, cutting.columns, shape_.out, bags.weights != nullptr),
+                                   dim3(blocks_), dim3(look_up_threads), parameters,
+                                   cut_bytes(cutting.count, args.slices), stream));
 }
 
 std::int64_t CudaLookUp::findings(cudaStream_t stream, Misfits misfits) {
-  return take_findings(static_cast<Findings*>(findings_.get()), std::ssize(tables_), stream, misfits);
+  std::int64_t count = 0;
+  for (const BagsOf& of : of_) count = std::max<std::int64_t>(count, of.number + std::int64_t{1});
+  return take_findings(static_cast<Findings*>(findings_.get()), count, stream, misfits);
 }
 
 }  // namespace imbrex::embedding

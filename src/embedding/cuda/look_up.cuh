@@ -6,14 +6,14 @@
 // or a hundred, and closes a bag where it ends. Every bag is added by one team in the order of its indices: which one
 // does not matter, and the CPU's lookup gives the same bits.
 //
-// Order. A round is the same slice of every rank's rows. In a round, items of large tables come table by table, for all
-// ranks in turn, beginning after this one, and those of small tables in between: so rows of a table that are read
-// again are still in the caches, and a link that is slow keeps no warp from what goes elsewhere. Each further slice
-// costs once more what the first rows of every table cost.
+// Order. A round is a slice of every strip, such as the rows of one rank. In a round, items of large tables come table
+// by table, for all strips in turn, and those of small tables in between: so rows of a table that are read again are
+// still in the caches, and a link that is slow keeps no warp from what goes elsewhere. Each further slice costs once
+// more what the first rows of every table cost.
 //
 // Protocol. All warps pass all rounds. The last warp of a block to pass one counts its block, after a fence for the
-// GPU; the last block's fences for the system and adds to the counters of the round's slices at their owners. Each
-// fence sees those before it, so that all stores of a slice come before its post.
+// GPU; the last block's fences for the system and adds to the counters of the strips that have a slice in the round.
+// Each fence sees those before it, so that all stores of a slice come before its post.
 #pragma once
 
 #include "embedding/cuda/findings.cuh"
@@ -42,7 +42,7 @@ __device__ __forceinline__ std::uint32_t table_begin(const LookUpArgs& a, std::u
 
 /// How items are cut, in the cut_bytes of shared memory: the same in all blocks.
 struct Cut {
-  std::uint32_t* first;   ///< [pieces + 1] the first item of each piece in a slice of one rank
+  std::uint32_t* first;   ///< [pieces + 1] the first item of each piece in a slice of one strip
   std::uint32_t* passed;  ///< [rounds] warps of this block that have passed each
   std::uint16_t* bags;    ///< [pieces] that an item has
   std::uint64_t* small;   ///< [1] share of the items of small tables, times 2^32, rounded up
@@ -244,30 +244,32 @@ __device__ __forceinline__ void add_bags(const LookUpArgs& a, const Piece& piece
   }
 }
 
-/// n / ranks.
-__device__ __forceinline__ std::uint32_t by_ranks(const LookUpArgs& a, std::uint32_t n) {
-  return a.ranks == 1 ? n : static_cast<std::uint32_t>(__umul64hi(n, a.ranks_inverse));
+/// n / strips.
+__device__ __forceinline__ std::uint32_t by_strips(const LookUpArgs& a, std::uint32_t n) {
+  return a.strips == 1 ? n : static_cast<std::uint32_t>(__umul64hi(n, a.strips_inverse));
 }
 
-/// Which rank comes at `place`: this one last.
-__device__ __forceinline__ std::uint32_t rank_at(const LookUpArgs& a, std::uint32_t place) {
-  const std::uint32_t rank = a.rank + 1 + place;
-  return rank < a.ranks ? rank : rank - a.ranks;
+/// Bytes to what this epoch has of things that come twice, `stride` apart.
+__device__ __forceinline__ std::uint64_t copy_of(std::uint64_t epoch, std::uint64_t stride) {
+  return (epoch & 1u) != 0 ? stride : 0;
 }
 
-/// Waits until the rank has entered the epoch. By one warp; `entered`: the ranks that it has seen do so.
-__device__ __forceinline__ bool enter(const LookUpArgs& a, std::uint32_t rank, std::uint64_t& entered,
+/// Waits until the strip may be stored to. By one warp; `entered`: the strips that it knows may be.
+__device__ __forceinline__ bool enter(const LookUpArgs& a, std::uint32_t strip, std::uint64_t& entered,
                                       std::uint64_t epoch, std::uint32_t lane) {
-  if (!a.joint || a.to[rank].entered == nullptr || (entered >> rank & 1u) != 0) return true;
+  if (!a.joint || a.to[strip].entered == nullptr || (entered >> strip & 1u) != 0) return true;
   bool met = true;
   if (lane == 0) {
     const std::uint32_t expected =
-        a.to[rank].entered_first + static_cast<std::uint32_t>(epoch) * a.to[rank].entered_step;
-    met = device::wait_for(a.group, a.to[rank].entered, expected, [&](device::Fault& fault, std::uint32_t seen) {
-      fault.place[0] = rank, fault.expected = expected, fault.seen = seen, fault.epoch = epoch;
+        a.to[strip].entered_first + static_cast<std::uint32_t>(epoch >> a.alternates) * a.to[strip].entered_step;
+    const auto* counter =
+        static_cast<const std::byte*>(a.to[strip].entered) + copy_of(epoch & a.alternates, a.counter_stride);
+    met = device::wait_for(a.group, counter, expected, [&](device::Fault& fault, std::uint32_t seen) {
+      fault.kind = strip_fault, fault.place[0] = a.to[strip].name;
+      fault.expected = expected, fault.seen = seen, fault.epoch = epoch;
     });
   }
-  entered |= std::uint64_t{1} << rank;
+  entered |= a.one_wait ? ~std::uint64_t{0} : std::uint64_t{1} << strip;
   return __shfl_sync(all_lanes, met, 0);
 }
 
@@ -279,7 +281,7 @@ __device__ __forceinline__ std::uint32_t add_release(std::uint32_t* to, std::uin
   return old;
 }
 
-/// Passes the rounds from `from` to `to`, by one warp; posts the slices of those that this completes.
+/// Passes the rounds from `from` to `to`, by one warp; makes the posts of those that this completes.
 __device__ __forceinline__ void pass(const LookUpArgs& a, const Cut& cut, std::uint32_t from, std::uint32_t to,
                                      std::uint64_t epoch, std::uint32_t lane) {
   if (!a.joint) return;
@@ -293,9 +295,10 @@ __device__ __forceinline__ void pass(const LookUpArgs& a, const Cut& cut, std::u
     a.progress->passed[round] = 0;
     device::pause_for_tests(a.group, epoch, round);
     if (!device::may_post(a.group)) continue;
-    for (std::uint32_t rank = 0; rank < a.ranks; ++rank)
-      if (a.to[rank].done != nullptr)
-        device::add_relaxed(static_cast<std::byte*>(a.to[rank].done) + round * a.done_step, a.post);
+    const std::uint64_t set = copy_of(epoch & a.alternates, a.counter_stride);
+    for (std::uint32_t strip = 0; strip < a.strips; ++strip)
+      if (a.to[strip].done != nullptr && round * a.slice_rows < a.to[strip].rows)
+        device::add_relaxed(static_cast<std::byte*>(a.to[strip].done) + round * a.done_step + set, a.post);
   }
 }
 
@@ -305,40 +308,45 @@ __global__ void __launch_bounds__(look_up_threads, 3) look_up(const __grid_const
   __shared__ std::uint32_t all_ends[look_up_warps][ends_words];
   __shared__ unsigned long long all_bytes;
   __shared__ std::uint64_t read, small_share;
+  __shared__ std::uint32_t given_up;  // by a kernel before it: what it waited for has not come
   constexpr int sum_bytes = columns * static_cast<int>(size_of(out_type));
   device::wait_for_stream();
   std::uint32_t* passed = cut_memory + a.piece_count + 1;
   const Cut cut{cut_memory, passed, reinterpret_cast<std::uint16_t*>(passed + a.slices), &small_share};
-  if (a.joint && threadIdx.x == 0) read = device::read_epoch(a.group);
+  if (a.joint && threadIdx.x == 0) {
+    read = device::read_epoch(a.group);
+    given_up = device::load_relaxed(&a.group.own->abort);
+  }
   cut_items<Vector<type, columns>::bytes, sum_bytes>(a, cut, all_bytes);
   const std::uint64_t epoch = a.joint ? read : 0;
 
   const std::uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, warps = gridDim.x * look_up_warps;
   std::uint32_t* ends = all_ends[warp];
-  const std::uint32_t slice_items = cut.first[a.piece_count], round_items = slice_items * a.ranks;
-  const std::uint32_t small_items = cut.first[a.small_pieces] * a.ranks;
+  const std::uint32_t slice_items = cut.first[a.piece_count], round_items = slice_items * a.strips;
+  const std::uint32_t small_items = cut.first[a.small_pieces] * a.strips;
   std::uint32_t round = 0;
   std::uint64_t entered = 0;
-  bool met = true;
-  for (std::uint32_t item = warp * gridDim.x + blockIdx.x; item < round_items * a.slices;) {
+  bool met = !a.joint || given_up == 0;
+  for (std::uint32_t item = warp * gridDim.x + blockIdx.x; met && item < round_items * a.slices;) {
     std::uint32_t next = 0;
     if (lane == 0) next = atomicAdd(&a.progress->items, 1u);  // comes while this one is worked at
     const std::uint32_t last_round = round;
     while (item >= (round + 1) * round_items) ++round;
     if (round != last_round) pass(a, cut, last_round, round, epoch, lane);
     const std::uint32_t turn = in_turn(item - round * round_items, small_items, small_share);
-    const std::uint32_t p = last_at_most(cut.first, 0, a.piece_count, by_ranks(a, turn));
-    const std::uint32_t own = turn - cut.first[p] * a.ranks, number = by_ranks(a, own);
-    const std::uint32_t rank = rank_at(a, own - number * a.ranks);
-    met = enter(a, rank, entered, epoch, lane);
+    const std::uint32_t p = last_at_most(cut.first, 0, a.piece_count, by_strips(a, turn));
+    const std::uint32_t own = turn - cut.first[p] * a.strips, number = by_strips(a, own);
+    const std::uint32_t strip = own - number * a.strips;
+    met = enter(a, strip, entered, epoch, lane);
     if (!met) break;
     const Piece piece = a.pieces[p];
-    const std::uint32_t slice_end = codec::smaller(a.part_rows, (round + 1) * a.slice_rows);
+    const std::uint32_t slice_end = codec::smaller(a.to[strip].rows, (round + 1) * a.slice_rows);
     const std::uint32_t row = round * a.slice_rows + number * cut.bags[p];
-    if (row < slice_end) {  // the last slice may be shorter
+    if (row < slice_end) {  // a strip's last slice may be shorter, and strips may have fewer
       const std::uint32_t bags = codec::smaller<std::uint32_t>(cut.bags[p], slice_end - row);
-      read_ends(a, piece.table * a.batch + a.first_row + rank * a.part_rows + row, bags, piece.count, ends, lane);
-      std::byte* out = static_cast<std::byte*>(a.to[rank].out) + std::uint64_t{row} * a.out_pitch + piece.out;
+      read_ends(a, piece.table * a.batch + a.to[strip].first_row + row, bags, piece.count, ends, lane);
+      std::byte* out = static_cast<std::byte*>(a.to[strip].out) + copy_of(epoch, a.out_stride) +
+                       std::uint64_t{row} * a.out_pitch + piece.out;
       add_bags<type, columns, out_type, weighted>(a, piece, bags, ends, out, lane);
       tell_misfit(a, ends, lane);
     }
@@ -349,7 +357,7 @@ __global__ void __launch_bounds__(look_up_threads, 3) look_up(const __grid_const
   __syncthreads();
   if (threadIdx.x != 0) return;
   if (atomicAdd(&a.progress->blocks, 1u) == gridDim.x - 1) a.progress->items = 0, a.progress->blocks = 0;
-  if (a.joint) device::advance_epoch(a.group, epoch);
+  if (a.advances) device::advance_epoch(a.group, epoch);
 }
 
 }  // namespace imbrex::embedding

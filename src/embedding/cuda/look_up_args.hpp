@@ -9,7 +9,7 @@
 
 namespace imbrex::embedding {
 
-inline constexpr std::uint32_t most_ranks = 64, most_slices = 64, most_pieces = 4096;
+inline constexpr std::uint32_t most_ranks = 64, most_strips = most_ranks, most_slices = 64, most_pieces = 4096;
 inline constexpr std::uint32_t look_up_threads = 256, look_up_warps = look_up_threads / 32;
 inline constexpr std::uint32_t most_item_bags = 128;  ///< of a piece, that a warp takes at once
 inline constexpr std::uint32_t rows_in_flight = 8;    ///< of each team
@@ -28,15 +28,20 @@ struct Piece {
 };
 static_assert(sizeof(Piece) == 32);
 
-/// One rank that gets results. `entered`, if there is one, is a counter in this rank's memory: results are stored once
-/// it has come to entered_first + epoch * entered_step. `done` are the counters of its slices, in its memory; null:
-/// none.
-struct Destination {
+/// Rows of the batch, one after another, that lie so where they are stored, too: from `first_row` and from `out` on.
+/// They are cut into slices, one a round. `entered`, if there is one, is a counter in this rank's memory: rows are
+/// stored once it has come to entered_first + turn * entered_step, the turn that the epoch is of its counters. `done`
+/// is what is posted to after each round that has a slice of it; null: nothing.
+struct Strip {
   void* out;
   void* done;
   const void* entered;
   std::uint32_t entered_first, entered_step;
+  std::uint32_t first_row = 0, rows = 0;
+  std::uint32_t name = 0;  ///< of messages: device::Fault::place[0]
+  std::uint32_t unused = 0;
 };
+static_assert(sizeof(Strip) == 48);
 
 /// In the GPU's memory, zero at first and after each launch: what the blocks of a launch share.
 struct Progress {
@@ -67,26 +72,34 @@ struct LookUpArgs {
   const float* weights;
   Progress* progress;
   Findings* findings;
-  device::Group group;  ///< its readers are the blocks of the launch
+  device::Group group;  ///< its readers are the blocks of the launch, where these advance the epoch
   std::uint64_t out_pitch,
-      done_step;                ///< bytes from row to row of the output, from a slice's counter to the next one's
-  std::uint64_t kept_bytes;     ///< rows of larger tables leave the second level first
-  std::uint64_t ranks_inverse;  ///< 2^64 / ranks, rounded up; of several ranks
+      done_step;  ///< bytes from row to row of a strip, from a round's counter to the next one's
+  std::uint64_t out_stride,
+      counter_stride;            ///< bytes to what every other epoch stores to, waits for and posts to
+  std::uint64_t kept_bytes;      ///< rows of larger tables leave the second level first
+  std::uint64_t strips_inverse;  ///< 2^64 / strips, rounded up; of several strips
   std::uint32_t piece_count;
   std::uint32_t small_pieces;  ///< the first ones, of tables that the second level holds
   std::uint32_t count;         ///< indices
   std::uint32_t batch;
-  std::uint32_t ranks, rank;
-  std::uint32_t slices, part_rows, slice_rows;  ///< rows of each rank, and of each slice but its last
-  std::uint32_t first_row;                      ///< of the batch, of rank 0
-  std::uint32_t item_bytes;                     ///< that a warp takes at once, about
-  std::uint32_t post;                           ///< what is added to a slice's counter
-  bool wide;                                    ///< indices and offsets of 64 bits
+  std::uint32_t strips;
+  std::uint32_t slices, slice_rows;  ///< rounds; rows of each slice but a strip's last
+  std::uint32_t item_bytes;          ///< that a warp takes at once, about
+  std::uint32_t post;                ///< what is added to a counter
+  std::uint32_t alternates;          ///< 1: counters come in two sets, which epochs take in turn
+  bool wide;                         ///< indices and offsets of 64 bits
   bool mean;
-  bool joint;  ///< there is a group: epochs, waits and posts
-  Destination to[most_ranks];
+  bool joint;     ///< there is a group: epochs, waits and posts
+  bool one_wait;  ///< strips that wait, wait for the same
+  bool advances;  ///< the epoch, for the next kernel
+  Strip to[most_strips];
 };
 static_assert(sizeof(LookUpArgs) < 4096 - 512);
+
+/// device::Fault::kind, of a wait for a strip's `entered`: place[0] is the strip's name; expected and seen are the
+/// words.
+inline constexpr std::uint32_t strip_fault = 3;
 
 /// Bytes of shared memory that a launch is given, for how its items are cut and for its rounds.
 constexpr std::uint32_t cut_bytes(std::uint32_t pieces, std::uint32_t slices) {

@@ -11,7 +11,7 @@
 #include "execute/cuda/lanes/libraries.hpp"
 #include "execute/cuda/libraries/library_translate.hpp"
 #include "execute/cuda/refusal.hpp"
-#include "execute/cuda/work_on_gpu.hpp"
+#include "execute/cuda/steps/step_execution.hpp"
 #include "execute/cuda/world_executor.hpp"
 #include "execute/peer_access.hpp"
 #include "execute/terms.hpp"
@@ -37,22 +37,22 @@ class CudaExecutor final : public cuda::WorldExecutor {
   std::unique_ptr<Execution> prepare_tasks(const TaskMaker& make) override {
     std::unique_ptr<plan::TaskStream> tasks;
     std::optional<cuda::Surveyed> surveyed;
-    const cuda::WorkOnGpu* own = nullptr;
+    bool in_steps = false;
     runtime::agree(world_, [&] {
       tasks = make();
       const Problem& problem = tasks->frame().problem;
       IMBREX_EXPECTS(problem.ranks == world_.size(), "the plan is for {} ranks, the world has {}", problem.ranks,
                      world_.size());
       if (!execute::has_peer_access()) expect_reachable(*tasks);
-      own = cuda::only_work(tasks->frame());
-      if (own != nullptr)
-        own->expect_runs(tasks->frame());
-      else
-        surveyed = cuda::survey(*tasks, world_.rank());
+      surveyed = cuda::survey(*tasks, world_.rank());
+      in_steps = cuda::runs_in_steps(tasks->frame());
+      if (in_steps) cuda::expect_steps(tasks->frame());
       return execute::terms_of(*tasks);
     });
     const auto guard = idle();
-    if (own != nullptr) return own->make_execution({world_, heap_, calls_, faults_, device_, options_}, tasks->frame());
+    if (in_steps)
+      return std::make_unique<cuda::StepExecution>(world_, heap_, calls_, faults_, device_, tasks->whole(),
+                                                   std::move(surveyed->layout), options_);
     if (cuda::runs_by_libraries(tasks->frame())) {
       start_libraries();
       return prepare_lanes(std::move(tasks), *std::move(surveyed));

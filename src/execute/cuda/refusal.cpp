@@ -7,8 +7,9 @@
 #include "base/ceil_div.hpp"
 #include "execute/cuda/lanes/lane_plan.hpp"
 #include "execute/cuda/libraries/library_translate.hpp"
+#include "execute/cuda/steps/one_queue.hpp"
+#include "execute/cuda/steps/step_list.hpp"
 #include "execute/cuda/tables/translate.hpp"
-#include "execute/cuda/work_on_gpu.hpp"
 #include "execute/peer_access.hpp"
 #include "imbrex/error.hpp"
 #include "plan/problem.hpp"
@@ -47,11 +48,13 @@ std::string refusal_of_gpu(const Gpu& gpu, std::size_t number, bool processes, b
 
 std::string refusal_of_plan(const Plan& plan) {
   try {
-    if (const WorkOnGpu* own = only_work(plan)) {
-      own->expect_runs(plan);
+    const execute::HeapLayout layout(plan);
+    if (runs_in_steps(plan)) {
+      expect_steps(plan);
+      const OneQueue ordered = in_one_queue({std::shared_ptr<const Plan>(), &plan}, 0);
+      for (int rank = 0; rank < plan.problem.ranks; ++rank) translate(*ordered.plan, layout, rank, {}, 0, no_tiles);
       return {};
     }
-    const execute::HeapLayout layout(plan);
     const bool library = runs_by_libraries(plan), lanes = runs_in_lanes(plan);
     for (int rank = 0; rank < plan.problem.ranks; ++rank) {
       if (lanes)

@@ -1,6 +1,6 @@
 #include "execute/cuda/work_on_gpu.hpp"
 
-#include <optional>
+#include <fmt/format.h>
 
 #include "execute/cuda/embedding/bags_on_gpu.hpp"
 
@@ -13,18 +13,10 @@ const WorkOnGpu* work_on_gpu(WorkKind kind) {
   return nullptr;
 }
 
-const WorkOnGpu* only_work(const Plan& plan) {
-  std::optional<WorkKind> found;
-  for (const RankPlan& rank : plan.ranks)
-    for (const Queue& queue : rank.queues)
-      for (const Task& task : queue.tasks) {
-        const auto* block = std::get_if<Block>(&task.work);
-        if (queue.engine != Engine::compute) return nullptr;
-        if (block == nullptr) continue;
-        if (found.value_or(block->kind) != block->kind) return nullptr;
-        found = block->kind;
-      }
-  return found ? work_on_gpu(*found) : nullptr;
+std::string refusal_of_block(const Plan& plan, int rank, const Block& block) {
+  const WorkOnGpu* known = work_on_gpu(block.kind);
+  if (known == nullptr) return fmt::format("the CUDA executor runs no work of kind {}", name_of(block.kind));
+  return known->refusal(plan, rank, block);
 }
 
 }  // namespace imbrex::cuda

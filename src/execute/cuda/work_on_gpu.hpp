@@ -5,63 +5,69 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <string_view>
+#include <vector>
 
+#include "execute/cuda/tables/translate.hpp"
 #include "imbrex/advanced/execute.hpp"
 #include "imbrex/plan.hpp"
 
-namespace imbrex::runtime {
-class CudaHeap;
-class FaultPool;
-}  // namespace imbrex::runtime
-
 namespace imbrex::cuda {
 
-class StreamCalls;
+/// Blocks of a table, one after another, that one launch computes.
+struct BlockLaunch {
+  std::size_t first = 0, count = 1;
+  /// Whether the launch waits and posts for them. Else steps before and after it do.
+  bool signals = false;
 
-/// What an execution is made on. The device is selected; all but `options` outlives the execution.
-struct ExecutionPlace {
-  World& world;
-  runtime::CudaHeap& heap;
-  StreamCalls& calls;
-  runtime::FaultPool& faults;
-  int device;
-  const CudaOptions& options;
+  bool operator==(const BlockLaunch&) const = default;
 };
 
-/// Blocks of one kind among the steps of a plan with library queues, on one rank's GPU.
-class BlockSteps {
- public:
-  virtual ~BlockSteps() = default;
+/// What launches are made for. The device is selected; all of it outlives them.
+struct LaunchPlace {
+  const Plan& plan;
+  int rank = 0;
+  const RankTable& table;              ///< has the blocks, with their regions
+  const Protocol* protocol = nullptr;  ///< epochs, for launches that signal, and for regions that come twice
+  std::uint32_t most_blocks = 0;       ///< thread blocks of a launch; 0: as many as fit
+};
 
-  /// Queues a block that WorkOnGpu::refusal_of_step takes; `to` is where its first store begins.
-  virtual void launch(const Block& block, void* to, const Addresses& operands, CudaStream stream) = 0;
+/// Launches of one kind of block, on one rank's GPU.
+class BlockLaunches {
+ public:
+  virtual ~BlockLaunches() = default;
+
+  /// Queues launch `i`, once. Outputs of `operands` are where regions of base `out` lie. `captured`: a graph may hold
+  /// the call.
+  virtual void launch(std::size_t i, const Addresses& operands, CudaStream stream, bool captured) = 0;
 
   /// As Execution::take_misfits, of blocks that are over or on `stream`.
   virtual std::int64_t take_misfits(Misfits, CudaStream) { return 0; }
 };
 
-/// Without CUDA, what makes something is null.
+/// A kind of work: what a table's blocks of it become.
 struct WorkOnGpu {
   WorkKind kind;
+  std::string_view name;    ///< what it does, as messages say it
+  std::string_view kernel;  ///< what does it
 
-  /// A plan of compute queues that hold no other work has an execution of its own. Throws Error(invalid_input) for what
-  /// that does not run.
-  void (*expect_runs)(const Plan& plan) = nullptr;
-  /// Collective.
-  std::unique_ptr<Execution> (*make_execution)(const ExecutionPlace& place, const Plan& plan) = nullptr;
+  /// Why a block is not run; empty if it is.
+  std::string (*refusal)(const Plan& plan, int rank, const Block& block) = nullptr;
 
-  /// Why a block is no step of `rank`'s library queues; empty if it is one.
-  std::string (*refusal_of_step)(const Plan& plan, int rank, const Block& block) = nullptr;
-  /// Takes memory, and loads the kernels. The device is selected. `pitch`: elements from row to row of what the blocks
-  /// store to.
-  std::unique_ptr<BlockSteps> (*make_steps)(const Plan& plan, int rank, std::int64_t pitch) = nullptr;
+  /// How blocks [first, end) of the rank's table, all of this kind, are launched: each once, in this order. Blocks may
+  /// share a launch that signals if it can wait for what the first of them waits for, and no other waits for more. One
+  /// that posts is complete when its posts come.
+  std::vector<BlockLaunch> (*launches)(const Plan& plan, int rank, const RankTable& table, std::size_t first,
+                                       std::size_t end) = nullptr;
+
+  /// Takes memory, and loads the kernels. Null without CUDA.
+  std::unique_ptr<BlockLaunches> (*make)(const LaunchPlace& place, const std::vector<BlockLaunch>& launches) = nullptr;
 };
 
 /// Null for a kind that the executor does not run.
 const WorkOnGpu* work_on_gpu(WorkKind kind);
 
-/// What makes the plan's execution, where it holds blocks of one kind in compute queues and no other queues or blocks;
-/// else null.
-const WorkOnGpu* only_work(const Plan& plan);
+/// Why the block is not run; empty if it is.
+std::string refusal_of_block(const Plan& plan, int rank, const Block& block);
 
 }  // namespace imbrex::cuda

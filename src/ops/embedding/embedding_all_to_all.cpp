@@ -12,6 +12,7 @@
 #include "imbrex/embedding.hpp"
 #include "imbrex/integers.hpp"
 #include "ops/embedding/embedding_backend.hpp"
+#include "ops/gemm_request.hpp"
 #include "ops/trim.hpp"
 #include "plan/strategies/strategies.hpp"
 #include "problem/embedding.hpp"
@@ -34,7 +35,15 @@ void expect_choices(const EmbeddingShape& shape, const OperatorOptions& options)
                  "a codec is given: embedding_all_to_all sends no codes");
 }
 
+// The plan of the largest batch, and what it was made with.
 OperatorOptions with_plan(const Problem& problem, OperatorOptions options) {
+  if (options.plan != nullptr) {
+    ops::expect_plan_of(problem, options);
+    if (const auto finding = check_format(*options.plan))
+      throw Error(ErrorCode::invalid_input, fmt::format("{}: {}", name_of(finding->fault), finding->message));
+    options.strategy = options.plan->strategy, options.knobs = options.plan->knobs;
+    return options;
+  }
   if (!options.strategy) options.strategy = execute::has_peer_access() ? Strategy::fused : Strategy::sequential;
   // Ranks wait for all slices together, and each further one costs (docs/embedding.md).
   Knobs whole;
@@ -42,13 +51,12 @@ OperatorOptions with_plan(const Problem& problem, OperatorOptions options) {
   options.knobs = plan::GivenKnobs(options.knobs, options.fixed_knobs).over(whole);
   options.fixed_knobs.clear();
   plan::validate_knobs(problem, *options.strategy, *options.knobs);
-  // Says what the strategy does not take.
-  static_cast<void>(make_plan(problem, *options.strategy, *options.knobs));
+  options.plan = std::make_shared<const Plan>(make_plan(problem, *options.strategy, *options.knobs));
   return options;
 }
 
 runtime::Terms terms_of(const EmbeddingShape& shape, const Problem& problem, const OperatorOptions& options,
-                        bool checked) {
+                        bool given_plan, bool checked) {
   runtime::Terms terms("an operator");
   plan::Fields fields;
   plan::add_fields(fields, problem);
@@ -58,6 +66,7 @@ runtime::Terms terms_of(const EmbeddingShape& shape, const Problem& problem, con
   terms.add("pooling", name_of(pooling)).add("index_type", name_of(index_type)).add("weighted", weighted);
   terms.add("misfits", name_of(misfits)).add("optimizer", optimizer ? name_of(*optimizer) : "none");
   terms.add("epsilon", epsilon).add("device", name_of(options.device)).add("IMBREX_CHECK_CALLS", checked);
+  terms.add("plan", given_plan ? "given" : "chosen");  // which one, its executor compares
   execute::add(terms, options.cuda);
   return terms;
 }
@@ -73,18 +82,22 @@ struct EmbeddingAllToAll::State {
   std::string why_cpu;
   std::unique_ptr<ops::EmbeddingBackend> backend;
   ops::EmbeddingRules rules, update_rules;
+  std::shared_ptr<const Plan> plan;  // of the largest batch
+  bool given_plan;                   // by the caller: it is of one batch
   runtime::Calls& calls;
   runtime::CallMember member;
-  std::shared_ptr<const Plan> plan{};
   std::vector<std::shared_ptr<void>> stood_in{};  // operands of a call that this rank stood in for
 
-  State(World& w, const EmbeddingShape& s, std::vector<EmbeddingShard> all, const Problem& p)
+  State(World& w, const EmbeddingShape& s, std::vector<EmbeddingShard> all, const Problem& p,
+        std::shared_ptr<const Plan> of_largest, bool given)
       : world(w),
         shape(s),
         shards(std::move(all)),
         problem(p),
         rules(s, p, w.rank(), false),
         update_rules(s, p, w.rank(), true),
+        plan(std::move(of_largest)),
+        given_plan(given),
         calls(runtime::calls_of(w)),
         member(calls, [this](const runtime::CallNote& call) { stand_in(call.size, call.kind == updates); }) {}
 
@@ -94,7 +107,7 @@ struct EmbeddingAllToAll::State {
     why_cpu = gpus->refusal;
     if (!why_cpu.empty()) return;
     try {
-      backend = ops::make_gpu_embedding(world, std::move(gpus), shape, problem, options);
+      backend = ops::make_gpu_embedding(world, std::move(gpus), shape, problem, options, !given_plan);
       device = Device::cuda;
     } catch (const runtime::HeapLimit&) {
       throw;  // no reason to work on the CPU
@@ -151,6 +164,8 @@ struct EmbeddingAllToAll::State {
     calls.make(
         [&] {
           const ops::EmbeddingCall& resolved = backend->resolve(of, operands, rate, stream);
+          IMBREX_EXPECTS(!given_plan || resolved.given.bags.batch == problem.m,
+                         "batch = {}: the plan that was given is of batch = {}", resolved.given.bags.batch, problem.m);
           if (device == Device::cuda) ops::expect_restored(calls, stream, backend->gpu());
           return &resolved;
         },
@@ -176,15 +191,15 @@ EmbeddingAllToAll::EmbeddingAllToAll(World& world, const EmbeddingShape& shape, 
     shards = ops::embedding_shards(shape, world.size());
     problem = ops::embedding_problem(shape, shards, world.size());
     options = with_plan(problem, given);
-    return terms_of(shape, problem, options, runtime::calls_of(world).checked());
+    return terms_of(shape, problem, options, given.plan != nullptr, runtime::calls_of(world).checked());
   });
-  state_ = std::make_unique<State>(world, shape, std::move(shards), problem);
+  state_ = std::make_unique<State>(world, shape, std::move(shards), problem, options.plan, given.plan != nullptr);
   State& s = *state_;
   // Spans of CPU workers are asked for in vain of a GPU.
   if (options.device == Device::cuda || (options.device == Device::automatic && !options.cpu.timeline))
     s.prepare_on_gpus(options);
   IMBREX_EXPECTS(s.backend != nullptr || options.device != Device::cuda, "device cuda: {}", s.why_cpu);
-  if (s.backend == nullptr) s.backend = ops::make_cpu_embedding(world, shape, problem, options);
+  if (s.backend == nullptr) s.backend = ops::make_cpu_embedding(world, shape, problem, options, given.plan == nullptr);
 }
 
 EmbeddingAllToAll::~EmbeddingAllToAll() = default;
@@ -253,9 +268,6 @@ Device EmbeddingAllToAll::device() const { return state_->device; }
 
 const std::string& EmbeddingAllToAll::why_cpu() const { return state_->why_cpu; }
 
-const Plan& EmbeddingAllToAll::plan() const {
-  if (state_->plan == nullptr) state_->plan = state_->backend->plan();
-  return *state_->plan;
-}
+const Plan& EmbeddingAllToAll::plan() const { return *state_->plan; }
 
 }  // namespace imbrex

@@ -32,21 +32,21 @@ class EmbeddingBackend {
   virtual void check() = 0;
   virtual void synchronize(CudaStream stream) = 0;
   virtual std::shared_ptr<void> allocate_output(std::size_t bytes) = 0;
-  virtual std::shared_ptr<const Plan> plan() = 0;
 
   /// On GPUs: this rank's, and the place of a call's output.
   virtual int gpu() const { return -1; }
   virtual LentOutput lent_output(std::uint64_t) { return {}; }
 };
 
-/// Collective, as the operator's constructor. Strategy and knobs are set.
+/// Collective, as the operator's constructor. Strategy, knobs and the largest batch's plan are set. `made`: it is what
+/// they make, and other batches have theirs.
 std::unique_ptr<EmbeddingBackend> make_cpu_embedding(World& world, const EmbeddingShape& shape, const Problem& problem,
-                                                     const OperatorOptions& options);
+                                                     const OperatorOptions& options, bool made);
 
 /// The backend on the world's GPUs, which it has. Throws Error(invalid_input) where the executor does not run the plan.
 std::unique_ptr<EmbeddingBackend> make_gpu_embedding(World& world, std::shared_ptr<WorldGpus> gpus,
                                                      const EmbeddingShape& shape, const Problem& problem,
-                                                     const OperatorOptions& options);
+                                                     const OperatorOptions& options, bool made);
 
 /// What the columns of an update's gradients are exchanged as: blocks of part_rows x width for every rank, in which
 /// those of its shards lie side by side.

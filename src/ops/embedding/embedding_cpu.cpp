@@ -17,7 +17,8 @@ namespace {
 
 class CpuEmbedding final : public EmbeddingBackend {
  public:
-  CpuEmbedding(World& world, const EmbeddingShape& shape, const Problem& problem, const OperatorOptions& options)
+  CpuEmbedding(World& world, const EmbeddingShape& shape, const Problem& problem, const OperatorOptions& options,
+               bool made)
       : world_(world),
         shape_(shape),
         problem_(problem),
@@ -26,9 +27,9 @@ class CpuEmbedding final : public EmbeddingBackend {
         pooled_(world, options.cpu,
                 [&](const auto& too) {
                   // Plans of fewer rows may take more memory.
-                  for (std::int64_t part = problem.m / problem.ranks / 2; part > 0; part /= 2)
+                  for (std::int64_t part = problem.m / problem.ranks / 2; made && part > 0; part /= 2)
                     too(plan_of(part * problem.ranks));
-                  return std::make_shared<const Plan>(plan_of(problem.m));
+                  return options.plan;
                 }),
         by_batch_([this](std::int64_t batch) {
           return pooled_.prepare(batch == problem_.m ? pooled_.first() : std::make_shared<const Plan>(plan_of(batch)));
@@ -100,7 +101,6 @@ class CpuEmbedding final : public EmbeddingBackend {
   std::shared_ptr<void> allocate_output(std::size_t bytes) override {
     return {::operator new(bytes), [](void* p) { ::operator delete(p); }};
   }
-  std::shared_ptr<const Plan> plan() override { return pooled_.first(); }
 
  private:
   Plan plan_of(std::int64_t batch) const {
@@ -136,8 +136,8 @@ std::vector<problem::Run> GradientBlocks::runs(int rank) const {
 }
 
 std::unique_ptr<EmbeddingBackend> make_cpu_embedding(World& world, const EmbeddingShape& shape, const Problem& problem,
-                                                     const OperatorOptions& options) {
-  return std::make_unique<CpuEmbedding>(world, shape, problem, options);
+                                                     const OperatorOptions& options, bool made) {
+  return std::make_unique<CpuEmbedding>(world, shape, problem, options, made);
 }
 
 }  // namespace imbrex::ops

@@ -20,7 +20,7 @@ namespace {
 class GpuEmbedding final : public EmbeddingBackend {
  public:
   GpuEmbedding(World& world, std::shared_ptr<WorldGpus> gpus, const EmbeddingShape& shape, const Problem& problem,
-               const OperatorOptions& options)
+               const OperatorOptions& options, bool made)
       : world_(world),
         gpus_(std::move(gpus)),
         shape_(shape),
@@ -28,7 +28,7 @@ class GpuEmbedding final : public EmbeddingBackend {
         strategy_(*options.strategy),
         knobs_(*options.knobs),
         blocks_(problem) {
-    execution_of(problem.m);
+    executions_[problem.m] = gpus_->executor->prepare_tasks([&] { return plan::stored_tasks(options.plan, made); });
     if (!shape.optimizer) return;
     const std::int64_t block = problem.m / problem.ranks * blocks_.width();
     if (world.size() > 1)
@@ -120,9 +120,6 @@ class GpuEmbedding final : public EmbeddingBackend {
     const auto rows = static_cast<std::size_t>(problem_.m / problem_.ranks * problem::width_of(problem_.tables));
     return {*gpus_, place, rows * size_of(shape_.out)};
   }
-  std::shared_ptr<const Plan> plan() override {
-    return std::make_shared<const Plan>(make_plan(problem_, strategy_, knobs_));
-  }
 
  private:
   static constexpr std::size_t most_known = 4096;
@@ -187,8 +184,8 @@ class GpuEmbedding final : public EmbeddingBackend {
 
 std::unique_ptr<EmbeddingBackend> make_gpu_embedding(World& world, std::shared_ptr<WorldGpus> gpus,
                                                      const EmbeddingShape& shape, const Problem& problem,
-                                                     const OperatorOptions& options) {
-  return std::make_unique<GpuEmbedding>(world, std::move(gpus), shape, problem, options);
+                                                     const OperatorOptions& options, bool made) {
+  return std::make_unique<GpuEmbedding>(world, std::move(gpus), shape, problem, options, made);
 }
 
 }  // namespace imbrex::ops

@@ -175,8 +175,8 @@ Plan plan::make_rank_plan(const Problem& problem, Strategy strategy, const Knobs
   return make(problem, strategy, knobs, rank);
 }
 
-std::unique_ptr<plan::TaskStream> plan::stored_tasks(std::shared_ptr<const Plan> plan) {
-  return std::make_unique<StoredTasks>(std::move(plan), false);
+std::unique_ptr<plan::TaskStream> plan::stored_tasks(std::shared_ptr<const Plan> plan, bool made) {
+  return std::make_unique<StoredTasks>(std::move(plan), made);
 }
 
 std::unique_ptr<plan::TaskStream> plan::make_rank_tasks(const Problem& problem, Strategy strategy, const Knobs& knobs,

@@ -1,6 +1,7 @@
 #include "runtime/cuda/stream_order.hpp"
 
 #include <cstdint>
+#include <limits>
 #include <map>
 #include <mutex>
 
@@ -69,7 +70,7 @@ void StreamOrder::expect(cudaStream_t stream) {
 
 // Streams are told apart by their numbers: a handle may come again after its stream was destroyed. The number of one
 // that is being captured cannot be asked, and asking ends the capture; in one capture handles do, as a stream stays in
-// it until its end.
+// it until its end. The legacy stream is always the same one.
 bool StreamOrder::enter(cudaStream_t stream) {
   IMBREX_CUDA_TRY(cudaSetDevice(device_));
   cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
@@ -79,6 +80,8 @@ bool StreamOrder::enter(cudaStream_t stream) {
   const bool captured = status == cudaStreamCaptureStatusActive;
   if (captured)
     number = reinterpret_cast<std::uintptr_t>(stream);
+  else if (stream == nullptr)
+    number = std::numeric_limits<unsigned long long>::max();
   else
     IMBREX_CUDA_TRY(cudaStreamGetId(stream, &number));
   entered_ = captured ? &shared_->captured : &shared_->queued;

@@ -7,36 +7,20 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstring>
-#include <map>
 #include <thread>
 
 #include "embedding/lookup.hpp"
-#include "embedding/on_device.hpp"
 #include "embedding/random_step.hpp"
-#include "embedding/sharded.hpp"
 #include "execute/cuda/lanes/graph.hpp"
-#include "gpu/harness/gpu_case.hpp"
-#include "gpu/harness/ranks.hpp"
-#include "gpu/harness/stream.hpp"
+#include "gpu/operators/embedding_on_gpu.hpp"
 #include "imbrex/error.hpp"
-#include "runtime/cuda/device_memory.hpp"
 #include "support/random_plan.hpp"
 
 namespace imbrex {
 namespace {
 
-using test::on_world, test::RandomBags, test::Sharded, test::Stream, test::Trouble;
-
-OperatorOptions on_gpus(std::optional<Strategy> strategy, std::uint64_t delays = 0) {
-  OperatorOptions options;
-  options.device = Device::cuda;
-  options.strategy = strategy;
-  options.cuda.heap_bytes = std::size_t{1} << 26;
-  options.cuda.testing.delays = delays;
-  options.cuda = test::sharing(options.cuda);
-  return options;
-}
+using test::drawn, test::expect, test::on_gpus, test::on_world, test::OnGpu, test::RandomBags, test::roomy;
+using test::Sharded, test::Stream, test::Trouble;
 
 // Not for threads that share a GPU.
 bool libraries_run() {
@@ -53,68 +37,6 @@ std::vector<std::optional<Strategy>> ways(const Sharded& c) {
   if (hold && libraries_run()) all.insert(all.end(), {Strategy::sequential, Strategy::decomposed});
   return all;
 }
-
-Sharded drawn(std::mt19937_64& random, int ranks, const test::BagLimits& limits, bool everywhere) {
-  RandomBags bags;
-  do bags = test::random_bags(random, limits);
-  while (bags.ranks != ranks || bags.bags.count == 0);
-  return test::deal(random, std::move(bags), everywhere);
-}
-
-// What one rank holds, on its GPU.
-class OnGpu {
- public:
-  OnGpu(const Sharded& c, int rank) : c_(c), rank_(rank), out_(c.part_bytes() + 256) {
-    const test::RankBags& own = c.ranks[static_cast<std::size_t>(rank)];
-    const auto put = [&](const auto& values) {
-      cuda::RawMemory there = test::to_device(values);
-      there_[values.data()] = there.get();
-      memory_.push_back(std::move(there));
-    };
-    for (const auto& rows : own.rows) put(rows);
-    for (const auto& states : own.states) put(states);
-    put(own.indices), put(own.offsets), put(own.weights);
-    clear();
-  }
-
-  std::vector<Operand> operands(const EmbeddingAllToAll& op, bool update, void* matrix = nullptr) const {
-    return c_.operands(op, rank_, matrix != nullptr ? matrix : out_.get(), update,
-                       [&](const void* p) { return p == nullptr ? nullptr : there_.at(p); });
-  }
-  /// Somebody else has the memory of indices and offsets from here on in the stream.
-  void forget(cudaStream_t stream) const {
-    const test::RankBags& own = c_.ranks[static_cast<std::size_t>(rank_)];
-    for (const auto* numbers : {&own.indices, &own.offsets})
-      IMBREX_CUDA_TRY(cudaMemsetAsync(there_.at(numbers->data()), 0, numbers->size(), stream));
-  }
-  void clear() { cuda::fill(out_.get(), 0x5a, c_.part_bytes()); }
-  void give(const std::vector<std::byte>& part) { cuda::upload(out_.get(), part.data(), part.size()); }
-  std::vector<std::byte> out(const void* from = nullptr) const {
-    std::vector<std::byte> bytes(c_.part_bytes());
-    test::from_device(bytes, from != nullptr ? from : out_.get());
-    return bytes;
-  }
-  template <typename T>
-  std::vector<T> now(const std::vector<T>& values) const {
-    std::vector<T> bytes(values.size());
-    test::from_device(bytes, there_.at(values.data()));
-    return bytes;
-  }
-
- private:
-  const Sharded& c_;
-  int rank_;
-  runtime::DeviceMemory out_;
-  std::map<const void*, void*> there_;
-  std::vector<cuda::RawMemory> memory_;
-};
-
-void expect(bool sound, const std::string& what) {
-  if (!sound) throw Error(ErrorCode::unsound, what);
-}
-
-// Collectives, which bring gradients, take what the world says.
-const WorldOptions roomy{.heap_bytes = 1 << 20, .wait_limit = 30, .ranks_per_gpu = test::ranks_per_gpu()};
 
 TEST(GpuEmbedding, GivesTheCpusBits) {
   NEEDS_GPUS(1);

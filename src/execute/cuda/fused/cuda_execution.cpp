@@ -1,12 +1,12 @@
 #include "execute/cuda/fused/cuda_execution.hpp"
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
 #include "base/narrow.hpp"
 #include "execute/circumstances.hpp"
 #include "execute/cuda/fused/cuda_pool.hpp"
+#include "execute/cuda/fused/rank_protocol.hpp"
 #include "execute/cuda/products/kernel_choice.hpp"
 #include "execute/cuda/refusal.hpp"
 #include "execute/cuda/times/task_spans.hpp"
@@ -17,13 +17,9 @@
 #include "runtime/cuda/device.hpp"
 #include "runtime/cuda/fault_text.hpp"
 #include "runtime/cuda/gpu_clock.hpp"
-#include "runtime/group.hpp"
 
 namespace imbrex::cuda {
 namespace {
-
-/// For the state and what follows it.
-constexpr std::size_t state_bytes = 256;
 
 using base::index;
 
@@ -69,7 +65,7 @@ CudaExecution::CudaExecution(World& world, runtime::CudaHeap& heap, StreamCalls&
     IMBREX_CUDA_TRY(cudaEventCreateWithFlags(&copied_, cudaEventDisableTiming));
     upload();
     set_protocol();
-    start_counters();
+    start_words(args_.protocol, layout_, own_epoch_);  // waits for the tables, too
     if (!table_.copies.empty()) prepare_skipping();
     return runtime::Terms("memory for a plan");
   });
@@ -206,13 +202,8 @@ const std::uint32_t* CudaExecution::upload() {
 
 void CudaExecution::set_protocol() {
   Protocol& p = args_.protocol;
-  static_cast<device::Group&>(p) =
-      runtime::group_of(world_, heap_.handle(), state_offset_, runtime::FaultPool::on_device(fault_),
-                        {options_.testing.delays, options_.testing.max_delay});
-  p.counters = heap_at(layout_.counter(0, 0));
-  p.set_stride = layout_.counter(0, 1) - layout_.counter(0, 0);
-  p.counter_stride = execute::HeapLayout::counter_stride;
-  p.copies = pool_ != nullptr ? 2 : static_cast<std::uint32_t>(plan_.signal_copies);
+  p = protocol_of(world_, heap_.handle(), layout_, offset_, state_offset_, fault_, options_.testing,
+                  pool_ != nullptr ? 2 : plan_.signal_copies);
   p.readers = blocks() + beside_.readers;  // one thread of each block
 
   if (table_.stores_to_peers) {
@@ -240,31 +231,6 @@ void CudaExecution::set_protocol() {
   if (table_.gathered_scales >= 0)
     for (std::uint64_t copy = 0; copy < 2; ++copy)
       args_.a_scale[1][copy] = reinterpret_cast<const float*>(heap_at(layout_.offset(table_.gathered_scales, copy)));
-}
-
-// As if every epoch before the first had run. Waits for the tables, too.
-void CudaExecution::start_counters() {
-  if (own_epoch_ > 0) {  // else they are zero as they come
-    std::vector<std::byte> sets(static_cast<std::size_t>(layout_.bytes() - layout_.counter(0, 0)));
-    for (int copy = 0; copy < plan_.signal_copies; ++copy)
-      for (int signal = 0; signal < layout_.signals(world_.rank()); ++signal) {
-        const std::uint64_t next = own_epoch_ + static_cast<std::uint64_t>(copy);
-        const std::uint32_t value = layout_.base(world_.rank(), signal, next);
-        std::memcpy(sets.data() + layout_.counter(signal, next) - layout_.counter(0, 0), &value, sizeof value);
-      }
-    cuda::upload(heap_at(layout_.counter(0, 0)), sets.data(), sets.size());
-  }
-  struct {
-    device::State state{};
-    CopyState copies{};
-  } begin;
-  begin.state.epoch = own_epoch_;
-  begin.state.entered = static_cast<std::uint32_t>(own_epoch_ & 0xffffffff);
-  for (std::uint64_t epoch : {own_epoch_, own_epoch_ + 1})
-    begin.copies.turns[epoch % 2] = static_cast<std::uint32_t>(epoch / args_.protocol.copies) + 1;
-  static_assert(sizeof begin <= state_bytes);
-  cuda::upload(args_.protocol.own, &begin, sizeof begin);
-  IMBREX_CUDA_TRY(cudaDeviceSynchronize());
 }
 
 void CudaExecution::set_operands(const Addresses& operands) {

@@ -69,7 +69,6 @@ class CudaExecution final : public KernelExecution {
   const std::uint32_t* upload();
   void set_protocol();
   void prepare_skipping();
-  void start_counters();
   void set_operands(const Addresses& operands);
   void copy(std::size_t step, const Addresses& operands, std::uint64_t copy_index, cudaStream_t stream);
   std::uint32_t blocks() const { return static_cast<std::uint32_t>(workers_ * kernel_->shape.cluster); }

@@ -37,7 +37,7 @@ LaneExecution::LaneExecution(std::shared_ptr<SharedLibraries> libraries, LanePla
                  "no kernel named like '{}' runs plans with library collectives", options.kernel);
   make_steps();
   make_streams(std::make_shared<LaneStreams>(kernel_ == nullptr));
-  kernel_ != nullptr ? make_joints() : make_marks();
+  kernel_ != nullptr ? make_joints() : make_marks(std::make_shared<MarkRoom>());
   queue_ = std::make_shared<EpochQueue<LaneExecution>>(kernel_ != nullptr ? lanes_.launches.size()
                                                                           : lanes_.program.steps.size());
   run_first();
@@ -50,7 +50,7 @@ LaneExecution::LaneExecution(std::shared_ptr<SharedLibraries> libraries, LanePla
     : LaneExecution(options, std::move(libraries), std::move(lanes), nullptr) {
   steps_ = std::make_unique<LibrarySteps>(*libraries_, plan(), lanes_.program, *turn.room);
   make_streams(turn.streams);
-  make_marks();
+  make_marks(turn.marks);
   queue_ = turn.queue;
   if (options_.timeline)
     times_ = std::make_unique<StepTimes>(lanes_.program.steps.size(), runtime::gpu_clock_to_host());
@@ -104,10 +104,10 @@ void LaneExecution::make_streams(std::shared_ptr<LaneStreams> streams) {
   forked_ = new_event();
 }
 
-void LaneExecution::make_marks() {
+void LaneExecution::make_marks(std::shared_ptr<MarkRoom> room) {
   const auto& steps = lanes_.program.steps;
   const auto waits = [](const LibraryStep& step) { return std::holds_alternative<Collective>(step.work); };
-  if (std::any_of(steps.begin(), steps.end(), waits)) replays_ = std::make_unique<ReplayMarks>();
+  if (std::any_of(steps.begin(), steps.end(), waits)) replays_ = std::make_unique<ReplayMarks>(std::move(room));
 }
 
 void LaneExecution::make_joints() {

@@ -34,6 +34,7 @@ class LaneExecution final : public StreamExecution {
     std::shared_ptr<EpochQueue<LaneExecution>> queue;
     std::shared_ptr<SharedRoom> room;
     std::shared_ptr<LaneStreams> streams;
+    std::shared_ptr<MarkRoom> marks;
   };
 
   /// Collective. `kernel`: where the lanes run concurrently with one, made with as many more readers as the lanes have
@@ -70,7 +71,7 @@ class LaneExecution final : public StreamExecution {
   const Plan& plan() const { return lanes_.libraries; }
   void make_steps();
   void make_streams(std::shared_ptr<LaneStreams> streams);
-  void make_marks();
+  void make_marks(std::shared_ptr<MarkRoom> room);
   void make_joints();
   void run_first();
   void load_products(const Addresses& operands, cudaStream_t stream);

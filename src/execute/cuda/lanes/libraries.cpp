@@ -43,7 +43,8 @@ class Turns final : public LibraryTurns, public std::enable_shared_from_this<Tur
   std::shared_ptr<SharedLibraries> libraries_;
   CudaOptions options_;
   LaneExecution::Turn turn_{std::make_shared<EpochQueue<LaneExecution>>(most_steps_in_turns),
-                            std::make_shared<SharedRoom>(), std::make_shared<LaneStreams>(true)};
+                            std::make_shared<SharedRoom>(), std::make_shared<LaneStreams>(true),
+                            std::make_shared<MarkRoom>()};
   std::vector<std::unique_ptr<LaneExecution>> dropped_, held_;
 };
 

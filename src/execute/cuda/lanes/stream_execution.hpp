@@ -4,7 +4,6 @@
 #include <cuda_runtime_api.h>
 
 #include <memory>
-#include <string_view>
 
 #include "execute/cuda/lanes/stream_calls.hpp"
 #include "imbrex/advanced/execute.hpp"
@@ -41,9 +40,6 @@ class StreamExecution : public Execution {
   void enqueue(const Addresses& operands);
   void finish() { await(stream()); }
   virtual cudaStream_t stream() const = 0;
-
-  /// What computes the products.
-  virtual std::string_view kernel_name() const = 0;
 
   /// What StreamCalls::look does for this execution; its lock is held. May be called by any thread.
   virtual void look() noexcept = 0;

@@ -43,7 +43,7 @@ LibrarySteps::LibrarySteps(SharedLibraries& libraries, const Plan& plan, const L
 
 void LibrarySteps::leak() {
   memory_.leak();
-  for (auto& [kind, steps] : blocks_) static_cast<void>(steps.release());
+  for (auto& [kind, launches] : launches_) static_cast<void>(launches.release());
   static_cast<void>(kept_.release());
   static_cast<void>(new std::vector<std::shared_ptr<void>>(std::move(scratch_)));
 }
@@ -116,18 +116,39 @@ void LibrarySteps::make_reports() {
     if (quantized(program_.steps[i])) reports_[i] = next++;
 }
 
+// Workspaces lie where they lie, so a table can say where blocks read and store.
 void LibrarySteps::make_blocks() {
-  for (const LibraryStep& step : program_.steps) {
-    const auto* block = std::get_if<Block>(&step.work);
-    if (block == nullptr || blocks_.contains(block->kind)) continue;
-    const std::int64_t pitch = memory_.pitch(block->stores.front().to);
-    blocks_[block->kind] = work_on_gpu(block->kind)->make_steps(plan_, libraries_.world().rank(), pitch);
+  std::map<WorkKind, std::vector<BlockLaunch>> launches;
+  launch_of_.resize(program_.steps.size());
+  const auto put = [&](const Region& r, const Store* store) {
+    RegionEntry& entry = blocks_.regions.emplace_back();
+    entry.address = reinterpret_cast<std::uint64_t>(at(r, {}));
+    entry.pitch = size(memory_.pitch(r)) * size_of(buffer(r).type);
+    entry.rows = base::narrow<std::uint32_t>(r.rows, "rows"),
+    entry.cols = base::narrow<std::uint32_t>(r.cols, "columns");
+    entry.type = buffer(r).type;
+    if (store == nullptr) return;
+    entry.row = base::narrow<std::uint32_t>(store->row, "rows");
+    entry.col = base::narrow<std::uint32_t>(store->col, "columns");
+  };
+  for (std::size_t i = 0; i < program_.steps.size(); ++i) {
+    const auto* block = std::get_if<Block>(&program_.steps[i].work);
+    if (block == nullptr) continue;
+    launch_of_[i] = launches[block->kind].size();
+    launches[block->kind].push_back({blocks_.tasks.size()});
+    TaskEntry& entry = blocks_.tasks.emplace_back();
+    put_numbers(entry, *block);
+    entry.regions = base::narrow<std::uint32_t>(blocks_.regions.size(), "regions");
+    for (const Region& read : block->reads) put(read, nullptr);
+    for (const Store& store : block->stores) put(store.to, &store);
   }
+  for (const auto& [kind, all] : launches)
+    launches_[kind] = work_on_gpu(kind)->make({plan_, libraries_.world().rank(), blocks_}, all);
 }
 
 std::int64_t LibrarySteps::take_misfits(Misfits misfits, cudaStream_t stream) const {
   std::int64_t found = 0;
-  for (const auto& [kind, steps] : blocks_) found += steps->take_misfits(misfits, stream);
+  for (const auto& [kind, launches] : launches_) found += launches->take_misfits(misfits, stream);
   return found;
 }
 
@@ -260,7 +281,9 @@ void LibrarySteps::launch(std::size_t i, const Addresses& operands, cudaStream_t
     copy(*transfer, operands, stream);
     set_apart(transfer->to, operands, stream);
   } else if (const auto* block = std::get_if<Block>(&step.work)) {
-    blocks_.at(block->kind)->launch(*block, at(block->stores.front().to, operands), operands, stream);
+    cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+    IMBREX_CUDA_TRY(cudaStreamIsCapturing(stream, &status));
+    launches_.at(block->kind)->launch(launch_of_[i], operands, stream, status != cudaStreamCaptureStatusNone);
   } else {
     const auto& work = std::get<Collective>(step.work);
     collective(work, communicators_[i], operands, stream);

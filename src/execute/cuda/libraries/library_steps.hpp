@@ -64,10 +64,12 @@ class LibrarySteps {
   const Plan& plan_;
   const LibraryProgram& program_;
   LibraryMemory memory_;
-  std::vector<std::unique_ptr<LibraryGemm>> gemms_;    // by step
-  std::vector<runtime::Communicator*> communicators_;  // by step; null: none of NCCL's
-  std::map<WorkKind, std::unique_ptr<BlockSteps>> blocks_;
-  std::vector<KeptReport*> reports_;  // by step; null: no codec. In kept_
+  std::vector<std::unique_ptr<LibraryGemm>> gemms_;              // by step
+  std::vector<runtime::Communicator*> communicators_;            // by step; null: none of NCCL's
+  RankTable blocks_;                                             // the program's blocks, without signals
+  std::vector<std::size_t> launch_of_;                           // by step: a block's, among those of its kind
+  std::map<WorkKind, std::unique_ptr<BlockLaunches>> launches_;  // of blocks
+  std::vector<KeptReport*> reports_;                             // by step; null: no codec. In kept_
   RawMemory kept_;
   std::vector<std::shared_ptr<void>> scratch_;  // of products, by stream
 };

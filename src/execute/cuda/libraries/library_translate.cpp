@@ -143,10 +143,14 @@ class LibraryTranslation {
   }
 
   const Block& checked(const Block& block, int q, std::size_t t) const {
-    const WorkOnGpu* known = work_on_gpu(block.kind);
-    IMBREX_EXPECTS(known != nullptr, "{}: the CUDA executor runs no work of kind {}", where(q, t), name_of(block.kind));
-    const std::string refusal = known->refusal_of_step(plan_, rank_, block);
+    const std::string refusal = refusal_of_block(plan_, rank_, block);
     IMBREX_EXPECTS(refusal.empty(), "{}: {}", where(q, t), refusal);
+    for (const Store& store : block.stores) {
+      check_own(store.to, "a store", q, t);
+      IMBREX_EXPECTS(buffer(store.to).role == BufferRole::workspace,
+                     "{}: stores to {}; library queues compute blocks into workspaces only", where(q, t),
+                     buffer(store.to).name);
+    }
     return block;
   }
 

@@ -1,8 +1,11 @@
 #include "execute/cuda/tables/places.hpp"
 
+#include <algorithm>
+
 #include "base/check.hpp"
 #include "base/narrow.hpp"
 #include "plan/operand_buffers.hpp"
+#include "problem/descriptor.hpp"
 
 namespace imbrex::cuda {
 namespace {
@@ -28,7 +31,7 @@ class Places {
       place.copy_stride = layout_.offset(buffer, 1) - layout_.offset(buffer, 0);
       place.address = address(0, layout_.offset(buffer, 0));
       if (!is_output) return place;
-      IMBREX_EXPECTS(buffer == plan::buffer_out,
+      IMBREX_EXPECTS(buffer == first_output(),
                      "{} is touched by other ranks: of a rank's outputs, others touch `out` only on the CUDA executor",
                      b.name);
       // All ranks' outputs lie at one offset of the heap, which only a run knows: the distance to this rank's is
@@ -44,10 +47,17 @@ class Places {
   std::uint64_t address(int rank, std::size_t at) const {
     return reinterpret_cast<std::uint64_t>(heap_.at(rank, offset_ + at));
   }
+  int first_output() const {
+    const auto is_output = [](const Buffer& b) { return b.role == BufferRole::output; };
+    return base::narrow<int>(
+        std::find_if(plan_.buffers.begin(), plan_.buffers.end(), is_output) - plan_.buffers.begin(), "buffers");
+  }
   bool is_a_scale(int buffer) const {
     return plan_.problem.scales != Scales::none && buffer == plan::buffer_a_scale(plan_.problem);
   }
+  // Operators that multiply nothing have their operands by number.
   std::uint32_t output_of(int buffer) const {
+    if (!problem::multiplies(plan_.problem)) return base::narrow<std::uint32_t>(buffer, "output");
     const auto [what, product] = plan::operand_at(plan_.problem, buffer);
     return base::narrow<std::uint32_t>(what == plan::OperandPlace::What::gathered ? gathered_output : product,
                                        "output");

@@ -24,6 +24,7 @@ enum class TaskKind : std::uint8_t {
   signal,     ///< waits and posts only
   reduction,  ///< sums regions where no tile does
   transfer,   ///< copies its one add to its one store
+  block,      ///< work that is no product; the adds are what it reads. Its numbers: see BlockNumbers
 };
 
 /// Waits of a task: first `load_waits`, by ascending k_begin, then `epilogue_waits`.
@@ -100,6 +101,24 @@ struct alignas(128) TaskEntry {
 static_assert(sizeof(TaskEntry) == 128 && offsetof(TaskEntry, waits) == 32 && offsetof(TaskEntry, load_waits) == 44 &&
               offsetof(TaskEntry, store) == 64);
 
+/// What a block is, which lies where a tile's numbers do.
+struct BlockNumbers {
+  std::uint32_t kind;     ///< WorkKind
+  std::uint32_t args[4];  ///< whose meaning is the kind's
+  std::uint32_t share, shares;
+};
+
+constexpr void put(TaskEntry& task, const BlockNumbers& block) {
+  task.slot_stages = block.kind;
+  task.a_row = block.args[0], task.b_col = block.args[1];
+  task.k_begin = block.args[2], task.k_end = block.args[3];
+  task.rows = block.share, task.cols = block.shares;
+}
+
+constexpr BlockNumbers block_of(const TaskEntry& task) {
+  return {task.slot_stages, {task.a_row, task.b_col, task.k_begin, task.k_end}, task.rows, task.cols};
+}
+
 /// How a tile's slots come through the stages of the main loop. A stage holds planes: 16 bytes for each of the threads
 /// that share a tile. A unit is eight accumulators of a thread, a plane of each slot.
 struct SlotStages {
@@ -140,6 +159,7 @@ enum class FaultKind : std::uint32_t {
   task,     ///< queue, task, signal: expected so many posts of the epoch
   skip,     ///< a round over all ranks after a captured epoch: expected so many ranks
   arrival,  ///< queue, task: expected so many blocks of the concurrent kernel to have begun
+  block,    ///< place in the table: the task that it is about to store for; words, not posts of the epoch
 };
 
 /// When the parts of a task began and ended, in nanoseconds of the GPU's global timer; 0: there was no such part. Kept

@@ -75,6 +75,8 @@ void TableSurvey::add(const plan::TaskPlace& place, const Task& task) {
     sizes_.regions += tile->adds.size() + tile->stores.size();
   else if (const auto* reduction = std::get_if<Reduction>(&task.work))
     sizes_.regions += reduction->from.size() + reduction->to.size();
+  else if (const auto* block = std::get_if<Block>(&task.work))
+    sizes_.regions += block->reads.size() + block->stores.size();
   else
     sizes_.regions += 2;
 }

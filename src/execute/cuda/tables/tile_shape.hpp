@@ -21,4 +21,7 @@ struct TileShape {
   std::uint32_t stages = ~0u;  ///< of the main loop
 };
 
+/// The shape for tables without tiles, whose tasks steps run (work/work_steps.hpp).
+inline constexpr TileShape no_tiles{.m = 0, .n = 0, .registers = false};
+
 }  // namespace imbrex::cuda

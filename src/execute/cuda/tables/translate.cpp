@@ -185,7 +185,9 @@ class Translation {
           where(), unreserved_, queue_);
       unreserved_ = queue_;
     }
-    IMBREX_EXPECTS(!std::holds_alternative<Block>(task_->work), "{}: the CUDA executor runs no work of kind {}",
+    const auto* block = std::get_if<Block>(&task_->work);
+    IMBREX_EXPECTS(block == nullptr || shape_.m == 0,
+                   "{}: the CUDA executor runs no work of kind {} in compute queues beside tiles or library queues",
                    where(), kind_of(*task_));
     const bool paired = shape_.cluster > 1;
     TaskEntry& entry = paired ? pairs_.next(*task_) : table_.tasks.emplace_back();
@@ -194,6 +196,8 @@ class Translation {
       add_tile(entry, *tile);
     else if (const auto* reduction = std::get_if<Reduction>(&task_->work))
       add_reduction(entry, *reduction);
+    else if (block != nullptr)
+      add_block(entry, *block);
     else
       add_transfer(entry, std::get<Transfer>(task_->work));
     if (paired) pairs_.add();
@@ -308,6 +312,15 @@ class Translation {
     for (const Region& to : reduction.to) put(table_.regions.emplace_back(), to);
   }
 
+  void add_block(TaskEntry& entry, const Block& block) {
+    put_numbers(entry, block);
+    set_output(entry, {block.reads});
+    for (const Store& store : block.stores) set_output(entry, {{&store.to, 1}});
+    for (const Store& store : block.stores) expect_of_output(entry, store.to);
+    for (const Region& read : block.reads) put(table_.regions.emplace_back(), read);
+    for (const Store& store : block.stores) put(table_.regions.emplace_back(), store, {});
+  }
+
   void add_transfer(TaskEntry& entry, const Transfer& transfer) {
     entry.kind = TaskKind::signal;
     if (transfer.from.empty()) return;
@@ -415,6 +428,16 @@ TableEntries touched_entries() {
   entries.regions.clear();
   entries.posts.clear();
   return entries;
+}
+
+void put_numbers(TaskEntry& entry, const Block& block) {
+  entry.kind = TaskKind::block;
+  put(entry, {static_cast<std::uint32_t>(block.kind),
+              {word(block.args[0]), word(block.args[1]), word(block.args[2]), word(block.args[3])},
+              word(block.share),
+              word(block.shares)});
+  entry.adds = narrow<std::uint16_t>(block.reads.size(), "regions that one block reads");
+  entry.stores = narrow<std::uint16_t>(block.stores.size(), "stores of one block");
 }
 
 RankTable translate(plan::TaskStream& tasks, const TableSurvey& survey, const execute::HeapLayout& layout, int rank,

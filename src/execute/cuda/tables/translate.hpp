@@ -61,6 +61,9 @@ struct RankTable : TableEntries {
   std::size_t peer_ctas = 0;     ///< tiles that run next to an idle CTA
 };
 
+/// Writes what a block is, and how many regions it reads and stores to, into its entry.
+void put_numbers(TaskEntry& entry, const Block& block);
+
 /// Translates `rank`'s part. `heap` and `offset` say where the layout's memory lies. Throws Error(invalid_input) naming
 /// what this executor does not support, or what does not fit the kernel. The tables take the place of `memory`'s
 /// entries.

@@ -7,15 +7,48 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <mutex>
+#include <vector>
 
 #include "runtime/cuda/raw_memory.hpp"
 
 namespace imbrex::cuda {
 
+/// Epochs that have begun and ended, in the host's memory.
+struct EpochCounts {
+  volatile std::uint64_t begun = 0, ended = 0;
+};
+
+/// Memory of the host that the device writes: one page for the counts of many plans, since taking a page and giving it
+/// back takes the driver long. Any thread.
+class MarkRoom {
+ public:
+  struct Place {
+    EpochCounts* counts = nullptr;
+    EpochCounts* on_device = nullptr;
+  };
+
+  /// The device is selected. Both counts are 0. The first time it loads the kernel that marks, too.
+  Place take();
+  /// No graph writes there any more.
+  void give_back(Place place) noexcept;
+
+ private:
+  struct Page {
+    std::unique_ptr<EpochCounts, HostFree> counts;
+    EpochCounts* on_device = nullptr;
+  };
+
+  std::mutex lock_;
+  std::vector<Page> pages_;
+  std::vector<Place> free_;
+};
+
 class ReplayMarks {
  public:
-  /// The device is selected. Loads the kernel that marks.
-  ReplayMarks();
+  /// The device is selected.
+  explicit ReplayMarks(std::shared_ptr<MarkRoom> room);
+  ~ReplayMarks();
   ReplayMarks(const ReplayMarks&) = delete;
   ReplayMarks& operator=(const ReplayMarks&) = delete;
 
@@ -32,14 +65,10 @@ class ReplayMarks {
   };
   Seen look();
 
-  /// Keeps the memory from being freed: replays may still write there.
-  void leak() noexcept { static_cast<void>(words_.release()); }
+  /// Keeps the memory from being used again, and freed: replays may still write there.
+  void leak() noexcept;
 
  private:
-  struct Words {
-    volatile std::uint64_t begun, ended;  ///< epochs
-  };
-
   // The last marks in a graph that is being captured.
   struct OfCapture {
     unsigned long long capture = 0;
@@ -48,8 +77,8 @@ class ReplayMarks {
 
   void add(cudaStream_t stream, bool end);
 
-  std::unique_ptr<Words, HostFree> words_;
-  Words* on_device_ = nullptr;
+  std::shared_ptr<MarkRoom> room_;  // null once it leaked
+  MarkRoom::Place place_;
   std::deque<OfCapture> captures_;  // the last ones
   std::uint64_t seen_ = 0;          // epochs begun
 };
