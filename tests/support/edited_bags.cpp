@@ -171,13 +171,12 @@ Plan waiting_twice(Plan plan) {
 }
 
 // Sums go to a workspace beside the output, of `copies` copies, and from there, all together, into it: by the rank's
-// workers, or by its copy engine.
-Plan through_a_workspace(Plan plan, int copies, Engine engine) {
-  const Buffer& out = plan.buffers.front();
+// workers or its copy engine; rounded only there where `type` is fp32.
+Plan through_a_workspace(Plan plan, int copies, Engine engine, Type type) {
   const int staged = static_cast<int>(plan.buffers.size());
-  const Extent shape{out.rows, out.cols};
-  plan.buffers.push_back(
-      {"staged", BufferRole::workspace, Layout::row_major, out.type, shape.rows, shape.cols, copies});
+  const Extent shape{plan.buffers.front().rows, plan.buffers.front().cols};
+  const bool sums = type != plan.buffers.front().type;
+  plan.buffers.push_back({"staged", BufferRole::workspace, Layout::row_major, type, shape.rows, shape.cols, copies});
   const int there = plan.ranks.front().signals;
   for (int rank = 0; rank < plan.problem.ranks; ++rank) {
     RankPlan& own = plan.ranks[static_cast<std::size_t>(rank)];
@@ -194,8 +193,9 @@ Plan through_a_workspace(Plan plan, int copies, Engine engine) {
       waits.insert(waits.end(), last.waits.begin(), last.waits.end());
       tasks.pop_back();
     }
-    Task copy{
-        Transfer{{rank, staged, 0, 0, shape.rows, shape.cols}, {rank, 0, 0, 0, shape.rows, shape.cols}}, waits, {}};
+    const Region from{rank, staged, 0, 0, shape.rows, shape.cols}, to{rank, 0, 0, 0, shape.rows, shape.cols};
+    Task copy{Transfer{from, to}, waits, {}};
+    if (sums) copy.work = Reduction{{from}, {to}};
     if (engine == Engine::compute) {
       tasks.push_back(std::move(copy));
       continue;
@@ -211,6 +211,7 @@ Plan through_a_workspace(Plan plan, int copies, Engine engine) {
 }  // namespace
 
 std::vector<EditedPlan> edited_bags(const Plan& made) {
+  const Type type = made.buffers.front().type;
   return {{"in reverse", in_reverse(made)},
           {"in odd slices", in_odd_slices(made)},
           {"table by table", table_by_table(made)},
@@ -219,9 +220,10 @@ std::vector<EditedPlan> edited_bags(const Plan& made) {
           {"own rows first", own_first(made)},
           {"own rows in a queue", own_in_a_queue(made)},
           {"waiting twice", waiting_twice(made)},
-          {"through a workspace", through_a_workspace(made, 1, Engine::compute)},
-          {"through two workspaces", through_a_workspace(made, 2, Engine::compute)},
-          {"by a copy engine", through_a_workspace(made, 2, Engine::copy)},
+          {"through a workspace", through_a_workspace(made, 1, Engine::compute, type)},
+          {"through two workspaces", through_a_workspace(made, 2, Engine::compute, type)},
+          {"rounded at last", through_a_workspace(made, 2, Engine::compute, Type::fp32)},
+          {"by a copy engine", through_a_workspace(made, 2, Engine::copy, type)},
           {"in odd slices of tables, in reverse", in_reverse(table_by_table(in_odd_slices(made)))}};
 }
 

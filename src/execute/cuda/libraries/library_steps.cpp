@@ -7,7 +7,7 @@
 
 #include "base/ceil_div.hpp"
 #include "base/narrow.hpp"
-#include "execute/cuda/products/sum.hpp"
+#include "execute/cuda/steps/moves.hpp"
 #include "execute/layout.hpp"
 #include "plan/builder.hpp"
 #include "runtime/cuda/check.hpp"
@@ -191,7 +191,8 @@ void LibrarySteps::set_apart(const Region& to, const Addresses& operands, cudaSt
 }
 
 void LibrarySteps::sum(const Reduction& reduction, const Addresses& operands, cudaStream_t stream) const {
-  SumArgs args{};
+  MoveArgs args{};
+  args.task.kind = TaskKind::reduction;
   args.task.rows = base::narrow<std::uint32_t>(reduction.from.front().rows, "rows of a sum");
   args.task.cols = base::narrow<std::uint32_t>(reduction.from.front().cols, "columns of a sum");
   args.task.adds = base::narrow<std::uint16_t>(reduction.from.size(), "sources of a sum");
@@ -212,7 +213,7 @@ void LibrarySteps::sum(const Reduction& reduction, const Addresses& operands, cu
       entry.cols = args.task.cols;
       entry.type = buffer(r).type;
     }
-  IMBREX_CUDA_TRY(launch_sum(args, stream));
+  IMBREX_CUDA_TRY(launch_move(args, stream));
 }
 
 void LibrarySteps::collective(const Collective& c, runtime::Communicator* communicator, const Addresses& operands,

@@ -133,9 +133,9 @@ class LibraryTranslation {
   const Reduction& checked(const Reduction& reduction, int q, std::size_t t) const {
     for (const Region& from : reduction.from) check_own(from, "a source", q, t);
     for (const Region& to : reduction.to) check_own(to, "a destination", q, t);
-    IMBREX_EXPECTS(reduction.from.size() + reduction.to.size() <= max_sum_regions,
+    IMBREX_EXPECTS(reduction.from.size() + reduction.to.size() <= most_move_regions,
                    "{}: {} sources and {} destinations; the CUDA executor takes {} together", where(q, t),
-                   reduction.from.size(), reduction.to.size(), max_sum_regions);
+                   reduction.from.size(), reduction.to.size(), most_move_regions);
     const Region& shape = reduction.from.front();
     IMBREX_EXPECTS(shape.cols < std::int64_t{1} << 31 && shape.rows <= (std::int64_t{1} << 31) / ((shape.cols + 7) / 8),
                    "{}: {} x {} elements are more than one sum takes", where(q, t), shape.rows, shape.cols);

@@ -31,9 +31,6 @@ struct LibraryProgram {
 /// In place of a kernel's name, where products and collectives are libraries'; see CudaOptions::kernel.
 inline constexpr std::string_view library_name = "cuBLASLt, NCCL";
 
-/// Reductions with more sources and destinations than this are refused.
-inline constexpr std::size_t max_sum_regions = 16;
-
 /// Whether libraries run the plan, and not Imbrex' kernels: it has library queues with tasks.
 bool runs_by_libraries(const Plan& plan);
 

@@ -7,16 +7,17 @@
 
 namespace imbrex::cuda {
 
+/// A transfer or a reduction and its regions, sources first, by value into the kernel.
 struct MoveArgs {
-  const TaskEntry* task;  ///< a transfer or a reduction, in the GPU's memory
-  const RegionEntry* regions;
+  TaskEntry task;
+  RegionEntry regions[most_move_regions];
   device::State* state;  ///< this rank's; null: nothing depends on epochs
-  const void* in;        ///< what regions of base `a` lie in
-  void* out;             ///< and those of base `out`
+  const void* bias;      ///< what regions of base `bias` are relative to; null: there is none
+  const void* in;        ///< of base `a`
+  void* out;             ///< of base `out`
 };
 
-/// `rows`, `cols`: of the task's regions.
-cudaError_t launch_move(const MoveArgs& args, std::uint32_t rows, std::uint32_t cols, cudaStream_t stream);
+cudaError_t launch_move(const MoveArgs& args, cudaStream_t stream);
 
 /// Loads the kernel.
 cudaError_t load_move();

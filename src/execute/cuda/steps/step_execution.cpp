@@ -86,18 +86,15 @@ void StepExecution::upload() {
     bytes += (entries.size() * sizeof(entries[0]) + 255) / 256 * 256;
     return offset;
   };
-  const std::size_t tasks = place(table_.tasks), waits = place(table_.waits), regions = place(table_.regions),
-                    posts = place(table_.posts);
-  device_table_ = raw_memory(std::max<std::size_t>(bytes, 256));
-  auto* base = static_cast<std::byte*>(device_table_.get());
+  const std::size_t waits = place(table_.waits), posts = place(table_.posts);
+  signals_ = raw_memory(std::max<std::size_t>(bytes, 256));
+  auto* base = static_cast<std::byte*>(signals_.get());
   const auto put = [&](std::size_t offset, const auto& entries) {
     if (!entries.empty()) cuda::upload(base + offset, entries.data(), entries.size() * sizeof(entries[0]));
   };
-  put(tasks, table_.tasks), put(waits, table_.waits), put(regions, table_.regions), put(posts, table_.posts);
-  view_.tasks = reinterpret_cast<const TaskEntry*>(base + tasks);
-  view_.waits = reinterpret_cast<const WaitEntry*>(base + waits);
-  view_.regions = reinterpret_cast<const RegionEntry*>(base + regions);
-  view_.posts = reinterpret_cast<const PostEntry*>(base + posts);
+  put(waits, table_.waits), put(posts, table_.posts);
+  waits_ = reinterpret_cast<const WaitEntry*>(base + waits);
+  posts_ = reinterpret_cast<const PostEntry*>(base + posts);
 }
 
 std::string_view StepExecution::kernel_name() const { return list_.launches.empty() ? "none" : work().kernel; }
@@ -105,18 +102,21 @@ std::string_view StepExecution::kernel_name() const { return list_.launches.empt
 void StepExecution::run(const SignalStep& step, const Addresses&, cudaStream_t stream) const {
   JointArgs args{};
   args.protocol = protocol_;
-  args.waits = view_.waits + step.first_wait, args.wait_count = step.waits;
-  args.posts = view_.posts + step.first_post, args.post_count = step.posts;
+  args.waits = waits_ + step.first_wait, args.wait_count = step.waits;
+  args.posts = posts_ + step.first_post, args.post_count = step.posts;
   args.task = step.task;
   IMBREX_CUDA_TRY(launch_signals(args, stream));
 }
 
 void StepExecution::run(const MoveStep& step, const Addresses& operands, cudaStream_t stream) const {
   const TaskEntry& task = table_.tasks[step.task];
-  const RegionEntry& shape = table_.regions[task.regions];
-  const MoveArgs args{view_.tasks + step.task, view_.regions, list_.readers > 0 ? protocol_.own : nullptr,
-                      operands.others[0], operands.others[task.output]};
-  IMBREX_CUDA_TRY(launch_move(args, shape.rows, shape.cols, stream));
+  MoveArgs args{};
+  args.task = task;
+  args.task.regions = 0;
+  std::copy_n(table_.regions.begin() + task.regions, task.adds + task.stores, args.regions);
+  args.state = list_.readers > 0 ? protocol_.own : nullptr;
+  args.in = operands.others[0], args.out = operands.others[task.output];
+  IMBREX_CUDA_TRY(launch_move(args, stream));
 }
 
 void StepExecution::run(const BlockStep& step, const Addresses& operands, cudaStream_t stream) const {

@@ -56,8 +56,9 @@ class StepExecution final : public KernelExecution {
   RankTable table_;
   StepList list_;
   Protocol protocol_{};
-  RawMemory device_table_;
-  TableView view_{};
+  RawMemory signals_;  // of the table, for the kernels of signals
+  const WaitEntry* waits_ = nullptr;
+  const PostEntry* posts_ = nullptr;
   std::map<WorkKind, std::unique_ptr<BlockLaunches>> launches_;
   std::uint64_t epoch_;
   bool captured_ = false;

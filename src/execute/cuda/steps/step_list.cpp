@@ -83,10 +83,15 @@ bool runs_in_steps(const Plan& plan) {
 
 void expect_steps(const Plan& plan) {
   plan::for_each_task(plan, [&](const plan::TaskPlace& place, const Task& task) {
-    const auto* block = std::get_if<Block>(&task.work);
-    if (block == nullptr) return;
-    const std::string refusal = refusal_of_block(plan, place.rank, *block);
-    IMBREX_EXPECTS(refusal.empty(), "{}: {}", task_name(place.rank, place.queue, place.index, task), refusal);
+    const auto where = [&] { return task_name(place.rank, place.queue, place.index, task); };
+    if (const auto* sum = std::get_if<Reduction>(&task.work))
+      IMBREX_EXPECTS(sum->from.size() + sum->to.size() <= most_move_regions,
+                     "{}: {} sources and {} destinations; the CUDA executor takes {} together", where(),
+                     sum->from.size(), sum->to.size(), most_move_regions);
+    if (const auto* block = std::get_if<Block>(&task.work)) {
+      const std::string refusal = refusal_of_block(plan, place.rank, *block);
+      IMBREX_EXPECTS(refusal.empty(), "{}: {}", where(), refusal);
+    }
   });
 }
 

@@ -47,7 +47,7 @@ struct StepList {
 /// Whether the plan's tasks run in steps: blocks in compute queues, with transfers and reductions, and nothing else.
 bool runs_in_steps(const Plan& plan);
 
-/// Throws Error(invalid_input) naming the first block of any rank that no kind of work runs.
+/// Throws Error(invalid_input) naming the first task of any rank that no step runs.
 void expect_steps(const Plan& plan);
 
 /// For a plan of one queue a rank. Launches are complete before what follows them begins, but tasks that share one

@@ -101,6 +101,9 @@ struct alignas(128) TaskEntry {
 static_assert(sizeof(TaskEntry) == 128 && offsetof(TaskEntry, waits) == 32 && offsetof(TaskEntry, load_waits) == 44 &&
               offsetof(TaskEntry, store) == 64);
 
+/// Sums that are launched by themselves, with more sources and destinations than this, are refused.
+inline constexpr std::size_t most_move_regions = 16;
+
 /// What a block is, which lies where a tile's numbers do.
 struct BlockNumbers {
   std::uint32_t kind;     ///< WorkKind
