@@ -19,9 +19,10 @@ struct TileShape {
   Sharing sharing = Sharing::b;
   std::int64_t slice = 64;     ///< of K, that the kernel multiplies at once
   std::uint32_t stages = ~0u;  ///< of the main loop
+  bool blocks = false;         ///< whether tables have work that is no product
 };
 
-/// The shape for tables without tiles, whose tasks steps run (work/work_steps.hpp).
-inline constexpr TileShape no_tiles{.m = 0, .n = 0, .registers = false};
+/// The shape for tables without tiles, whose tasks run as steps (steps/step_list.hpp).
+inline constexpr TileShape no_tiles{.m = 0, .n = 0, .registers = false, .blocks = true};
 
 }  // namespace imbrex::cuda

@@ -186,7 +186,7 @@ class Translation {
       unreserved_ = queue_;
     }
     const auto* block = std::get_if<Block>(&task_->work);
-    IMBREX_EXPECTS(block == nullptr || shape_.m == 0,
+    IMBREX_EXPECTS(block == nullptr || shape_.blocks,
                    "{}: the CUDA executor runs no work of kind {} in compute queues beside tiles or library queues",
                    where(), kind_of(*task_));
     const bool paired = shape_.cluster > 1;
