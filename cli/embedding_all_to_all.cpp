@@ -1,7 +1,9 @@
 // embedding_all_to_all on the command line, and its run.
 #include <algorithm>
 #include <cmath>
+#include <memory>
 #include <tuple>
+#include <utility>
 
 #include "imbrex/error.hpp"
 #include "imbrex/world.hpp"
@@ -41,7 +43,7 @@ void report(const Program& program, const program::EmbeddingRequest& asked, cons
   }
   if (!result.message.empty()) json["message"] = result.message;
   std::string why;
-  if (!asked.strategy) {
+  if (!asked.strategy && !asked.plan) {
     const bool fused = result.strategy == Strategy::fused;
     why = describe(
         result.strategy,
@@ -181,8 +183,7 @@ void EmbeddingAllToAllOptions::add_run_to(CLI::App& command) {
 int EmbeddingAllToAllOptions::run(const Program& program, const PlanOptions& plan, const RunOptions& options) const {
   if (options.world != "processes" && options.world != "threads")
     refuse(fmt::format("--world '{}': it must be processes or threads", options.world));
-  for (const char* name : {"--plan", "--trace"})
-    if (app_->get_option(name)->count() > 0) refuse(fmt::format("{} is not for a run of {}", name, embedding_name));
+  if (app_->get_option("--trace")->count() > 0) refuse(fmt::format("--trace is not for a run of {}", embedding_name));
   if (files_.indices.empty() != files_.offsets.empty())
     refuse(fmt::format("{} is missing; --indices and --offsets are given together",
                        files_.indices.empty() ? "--indices" : "--offsets"));
@@ -190,15 +191,15 @@ int EmbeddingAllToAllOptions::run(const Program& program, const PlanOptions& pla
   options.expect_writable_out();
   program::EmbeddingRequest request;
   request.device = device_named(options.device);
-  request.ranks = static_cast<int>(plan.ranks);
-  request.shape = shape(plan.type, batch_);
+  if (auto given = plan.read_checked_plan()) request.plan = std::make_shared<const Plan>(*std::move(given));
+  request.ranks = request.plan ? request.plan->problem.ranks : static_cast<int>(plan.ranks);
+  request.shape = shape(request.plan ? request.plan->problem.type : plan.type, batch_);
   request.shape.pooling = pooling_;
   request.shape.index_type = index_type_;
   request.shape.weighted = weighted_ || !files_.weights.empty();
   request.files = files_;
   request.shape.optimizer = optimizer_;
-  request.strategy = plan.chosen_strategy();
-  request.knobs = plan.chosen_knobs();
+  if (!request.plan) request.strategy = plan.chosen_strategy(), request.knobs = plan.chosen_knobs();
   request.seed = static_cast<std::uint64_t>(options.seed);
   request.rate = static_cast<float>(rate_);
   request.out_prefix = options.out;

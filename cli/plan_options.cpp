@@ -334,17 +334,20 @@ std::optional<Plan> PlanOptions::read_plan() const {
   return plan;
 }
 
-Plan PlanOptions::make(const Machine& machine) const {
+std::optional<Plan> PlanOptions::read_checked_plan() const {
   auto plan = read_plan();
-  if (!plan) {
-    const plan::GivenKnobs given = chosen_knobs();
-    OperatorOptions options{.strategy = chosen_strategy(), .knobs = given.optional(), .cpu = {}};
-    options.fixed_knobs = given.names();
-    return choose_plan(problem(false), machine, options);
-  }
+  if (!plan) return plan;
   if (const auto finding = unchecked ? check_format(*plan) : check(*plan))
     throw Error(ErrorCode::unsound, fmt::format("plan {} is unsound: {}", plan_file, describe(*finding)));
-  return *std::move(plan);
+  return plan;
+}
+
+Plan PlanOptions::make(const Machine& machine) const {
+  if (auto plan = read_checked_plan()) return *std::move(plan);
+  const plan::GivenKnobs given = chosen_knobs();
+  OperatorOptions options{.strategy = chosen_strategy(), .knobs = given.optional(), .cpu = {}};
+  options.fixed_knobs = given.names();
+  return choose_plan(problem(false), machine, options);
 }
 
 Json to_json_value(const Problem& problem) {

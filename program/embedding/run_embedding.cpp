@@ -53,6 +53,7 @@ class Rank {
     options.strategy = request.strategy;
     options.knobs = request.knobs.optional();
     options.fixed_knobs = request.knobs.names();
+    options.plan = request.plan;
     options.device = device;
     options.cpu.workers = request.workers;
     options.cuda.ranks_per_gpu = request.ranks_per_gpu;
@@ -246,6 +247,7 @@ int on_embedding_ranks(const EmbeddingRequest& request, int operators,
         .add("ranks", request.ranks)
         .add("device", name_of(device))
         .add("seed", request.seed)
+        .add("plan", request.plan ? digest_text(*request.plan) : "chosen")
         .add("verify", request.verify)
         .add("repeat", request.repeat);
   });

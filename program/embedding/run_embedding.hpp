@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -23,6 +24,7 @@ struct EmbeddingRequest {
   EmbeddingShape shape;
   std::optional<Strategy> strategy;
   plan::GivenKnobs knobs;
+  std::shared_ptr<const Plan> plan;  ///< not null: what runs, as OperatorOptions::plan
   BagPaths files;
   std::uint64_t seed = 0;
   float rate = 0.01f;

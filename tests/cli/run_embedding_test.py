@@ -103,6 +103,19 @@ class RunEmbedding(Case):
         self.run_program("plan", *asked, "--strategy", "fused", "--tile-m", 3, "--json", "plan.json")
         self.run_program("check", "plan.json")
         self.refuse("run", "gemm_all_reduce", "--plan", "plan.json", says="embedding_all_to_all")
+        self.refuse("run", *asked, "--plan", "plan.json", "--trace", "x.svg", says="--trace is not for a run of")
+        made = self.json_of("run", *asked, "--plan", "plan.json", "--verify")
+        # One that no strategy makes: its blocks in another order.
+        plan = json.loads(self.read("plan.json"))
+        tasks = plan["ranks"][0]["queues"][0]["tasks"]
+        tasks[1:-1] = tasks[-2:0:-1]
+        self.write("edited.json", json.dumps(plan))
+        edited = self.json_of("run", *asked, "--plan", "edited.json", "--verify", "--repeat", 3)
+        self.assertEqual((made["verified"], edited["verified"], "why" in edited), (True, True, False))
+        self.assertNotEqual(made["digest"], edited["digest"])
+        tasks[-1]["waits"] = []
+        self.write("edited.json", json.dumps(plan))
+        self.refuse("run", *asked, "--plan", "edited.json", says="plan edited.json is unsound", code=1)
         seconds = {}
         for strategy in ("sequential", "decomposed", "fused", "auto"):
             asked[-1] = 65536
