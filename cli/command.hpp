@@ -211,7 +211,7 @@ struct PlanOptions {
 
   /// The plan of --plan, if given; it must be of OP, sizes, ranks and type where those are given too. Not checked.
   std::optional<Plan> read_plan() const;
-  /// And proves it sound, or of --unchecked well-formed; throws Error(unsound) where it is not.
+  /// That plan, proved sound, or with --unchecked well-formed; throws Error(unsound) where it is not.
   std::optional<Plan> read_checked_plan() const;
 };
 
