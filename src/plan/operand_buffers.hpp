@@ -16,7 +16,6 @@ inline constexpr int buffer_bias = 3;
 
 /// The buffer of A's scales, in plans of problems that have them; B's follows.
 inline int buffer_a_scale(const Problem& problem) { return problem.bias ? 4 : 3; }
-inline int buffer_b_scale(const Problem& problem) { return buffer_a_scale(problem) + 1; }
 
 /// What an operand is; of B, the biases and the outputs, the product's number says which one.
 struct OperandPlace {
