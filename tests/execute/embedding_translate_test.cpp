@@ -115,6 +115,8 @@ Sums sums_of_launches(int rank, const OnRank& on) {
     for (const BagRounds& rounds : on.rounds(rank, launch)) {
       EXPECT_LE(rounds.strips.size(), 64u);
       EXPECT_LE(rounds.slices, 64u);
+      for (const BagColumns& columns : rounds.columns)
+        EXPECT_LE((columns.at + columns.count) * size_of(rounds.type), rounds.pitch);
       for (const cuda::BagStrip& strip : rounds.strips) {
         EXPECT_LE(strip.rows, rounds.slices * rounds.slice_rows);
         for (std::uint32_t r = 0; r < strip.rows; ++r)
@@ -321,6 +323,21 @@ TEST(EmbeddingTranslate, WhatALaunchCannotSignalStepsDo) {
     const auto signals = [](const BlockLaunch& launch) { return launch.signals; };
     const bool all = std::all_of(on.launches().begin(), on.launches().end(), signals);
     EXPECT_EQ(all, name != "in pieces" && name != "waiting twice") << name;
+  }
+}
+
+// The columns of one table lie further down than the other's: a launch stores both where they are no further apart than
+// a row is long.
+TEST(EmbeddingTranslate, RowsOfABlockMayLieApart) {
+  for (const std::int64_t down : {1, 2}) {
+    Plan plan = make_plan(tables_on(1, 4), Strategy::fused, {});
+    Block& block = std::get<Block>(plan.ranks[0].queues[0].tasks[0].work);
+    block.stores = {{{0, 0, 0, 8, 2, 8}, 0, 0}, {{0, 0, down, 0, 2, 8}, 0, 8}};
+    const OnRank on(plan, 0);
+    ASSERT_EQ(on.launches().size(), 1u);
+    EXPECT_EQ(on.launches().front().signals, down == 1);
+    EXPECT_EQ(on.rounds(0, on.launches().front()).size(), down == 1 ? 1u : 2u);
+    EXPECT_EQ(sums_of_launches(0, on), sums_of_table(plan, 0, on.table));
   }
 }
 

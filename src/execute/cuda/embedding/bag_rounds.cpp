@@ -15,11 +15,23 @@ namespace {
 
 std::uint32_t word(std::uint64_t value) { return base::narrow<std::uint32_t>(value, "a number of a lookup"); }
 
-bool in_one_row(const RegionEntry& a, const RegionEntry& b) {
-  const std::uint64_t apart = a.address < b.address ? b.address - a.address : a.address - b.address;
-  return a.row == b.row && a.rows == b.rows && a.base == b.base && a.pitch == b.pitch && a.type == b.type &&
-         a.copy_stride == b.copy_stride && apart < a.pitch;
-}
+// Stores of the same rows that lie no further apart than a row is long.
+struct Place {
+  std::vector<RegionEntry> stores;
+  std::uint64_t begin = 0, end = 0;  // addresses in the first row
+
+  bool take(const RegionEntry& store) {
+    const RegionEntry& a = stores.front();
+    const std::uint64_t from = std::min(begin, store.address), to = std::max(end, end_of(store));
+    if (a.row != store.row || a.rows != store.rows || a.base != store.base || a.pitch != store.pitch ||
+        a.type != store.type || a.copy_stride != store.copy_stride || to - from > a.pitch)
+      return false;
+    stores.push_back(store);
+    begin = from, end = to;
+    return true;
+  }
+  static std::uint64_t end_of(const RegionEntry& store) { return store.address + store.cols * size_of(store.type); }
+};
 
 class Bags {
  public:
@@ -27,14 +39,12 @@ class Bags {
 
   // One block: a strip of one slice for each place that its rows go to.
   std::vector<BagRounds> of_block(std::size_t task) const {
-    std::vector<std::vector<RegionEntry>> places;
-    for (const RegionEntry& store : own_stores(task)) {
-      const auto there = std::find_if(places.begin(), places.end(),
-                                      [&](const auto& stores) { return in_one_row(stores.front(), store); });
-      there == places.end() ? places.push_back({store}) : there->push_back(store);
-    }
+    std::vector<Place> places;
+    for (const RegionEntry& store : own_stores(task))
+      if (std::none_of(places.begin(), places.end(), [&](Place& place) { return place.take(store); }))
+        places.push_back({{store}, store.address, Place::end_of(store)});
     std::vector<BagRounds> all;
-    for (const std::vector<RegionEntry>& stores : places) all.push_back(at_place(task, stores));
+    for (const Place& place : places) all.push_back(at_place(task, place));
     return all;
   }
 
@@ -67,17 +77,16 @@ class Bags {
     return stores;
   }
 
-  BagRounds at_place(std::size_t task, const std::vector<RegionEntry>& stores) const {
+  BagRounds at_place(std::size_t task, const Place& place) const {
     const TaskEntry& entry = table_.tasks[task];
-    const auto leftmost = std::min_element(stores.begin(), stores.end(),
-                                           [](const auto& a, const auto& b) { return a.address < b.address; });
+    const RegionEntry& any = place.stores.front();
     BagRounds one;
-    one.type = leftmost->type, one.pitch = leftmost->pitch, one.copy_stride = leftmost->copy_stride;
-    one.slice_rows = leftmost->rows;
-    one.strips.push_back({word(task), leftmost->address, leftmost->base, entry.output,
-                          block_of(entry).args[0] + leftmost->row, leftmost->rows});
-    for (const RegionEntry& store : stores)
-      add_columns(one.columns, block_of(entry), store, word((store.address - leftmost->address) / size_of(store.type)));
+    one.type = any.type, one.pitch = any.pitch, one.copy_stride = any.copy_stride;
+    one.slice_rows = any.rows;
+    one.strips.push_back(
+        {word(task), place.begin, any.base, entry.output, block_of(entry).args[0] + any.row, any.rows});
+    for (const RegionEntry& store : place.stores)
+      add_columns(one.columns, block_of(entry), store, word((store.address - place.begin) / size_of(store.type)));
     return one;
   }
 
