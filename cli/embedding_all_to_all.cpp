@@ -185,7 +185,7 @@ int EmbeddingAllToAllOptions::run(const Program& program, const PlanOptions& pla
     refuse(fmt::format("--world '{}': it must be processes or threads", options.world));
   if (app_->get_option("--trace")->count() > 0) refuse(fmt::format("--trace is not for a run of {}", embedding_name));
   if (files_.indices.empty() != files_.offsets.empty())
-    refuse(fmt::format("{} is missing; --indices and --offsets are given together",
+    refuse(fmt::format("{} is missing: --indices and --offsets must be given together",
                        files_.indices.empty() ? "--indices" : "--offsets"));
   if (!files_.weights.empty() && files_.indices.empty()) refuse("--weights needs --indices and --offsets");
   options.expect_writable_out();

@@ -131,7 +131,7 @@ program::RunRequest RunOptions::request(const PlanOptions& plan) const {
     refuse(fmt::format("--world '{}': it must be processes or threads", world));
   const bool from_files = !a.empty() || !b.empty();
   if (a.empty() != b.empty())
-    refuse(fmt::format("{} is missing; --a and --b are given together", a.empty() ? "--a" : "--b"));
+    refuse(fmt::format("{} is missing: --a and --b must be given together", a.empty() ? "--a" : "--b"));
   if (!bias.empty() && !from_files)
     refuse("--bias needs --a and --b; with random operands, --with-bias adds a random one");
   if (from_files && plan.app->get_option("--seed")->count() > 0)

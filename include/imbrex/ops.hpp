@@ -252,7 +252,7 @@ void restore(World& world);
 /// others. Takes about 150 bytes of the symmetric heap for each of the longest rank's spans, until it returns.
 std::vector<Span> gather_spans(World& world, const std::vector<Span>& own);
 
-/// The plan that an operator with these options runs on `machine`: what they leave open is chosen by simulation.
+/// The plan that an operator with these options runs on `machine`. Simulation chooses what the options leave open.
 Plan choose_plan(const Problem& problem, const Machine& machine, const OperatorOptions& options = {});
 
 }  // namespace imbrex

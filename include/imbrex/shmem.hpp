@@ -1,5 +1,5 @@
-// OpenSHMEM's symmetric heap over a world: memory at the same place on every PE, teams, and what kernels take.
-// docs/shmem.md explains; imbrex/device/shmem.cuh is what kernels call; imbrex/shmem.h has OpenSHMEM's own names.
+// OpenSHMEM's symmetric heap over a world: memory at the same place on every PE, teams, and the parameters of kernels.
+// docs/shmem.md explains it. Kernels call imbrex/device/shmem.cuh. imbrex/shmem.h has OpenSHMEM's own names.
 //
 //     auto world = imbrex::World::from_environment();
 //     imbrex::shmem::Heap heap(*world);                    // on this rank's GPU where there is one, else in memory
@@ -195,7 +195,7 @@ struct Grid {
 // Sources of CUDA and of C++ in one program have launches of their own, where kernels take the same parameters.
 #if defined(__CUDACC__)
 inline namespace cuda_source {
-/// Where the kernels of this source run, for HeapOptions.
+/// The device on which the kernels of this source run, for HeapOptions::device.
 inline constexpr Device kernel_device = Device::cuda;
 #else
 inline namespace cpp_source {

@@ -74,7 +74,7 @@ void read_structure(void* to, std::size_t size, std::size_t first_size, const vo
   IMBREX_EXPECTS(told <= most, "{}.size = {}: it must be sizeof({})", name, told, name);
   const auto* bytes = static_cast<const std::byte*>(given);
   IMBREX_EXPECTS(told <= size || std::all_of(bytes + size, bytes + told, [](std::byte b) { return b == std::byte{0}; }),
-                 "{}.size = {}: this library, {}, knows {} bytes of it, and the others are not zero", name, told,
+                 "{}.size = {}: this library, {}, knows {} bytes of it; the bytes after them must be zero", name, told,
                  imbrex_version(), size);
   std::memset(to, 0, size);
   std::memcpy(to, given, std::min(told, size));

@@ -71,7 +71,7 @@ typedef struct imbrex_results {
 /// - an output has another shape;
 /// - validate (problem.hpp) refuses the problem.
 ///
-/// The call itself says how a bias, scales and outputs fit in all else (imbrex_operator_run).
+/// imbrex_operator_run checks the rest of what a bias, scales and outputs must be.
 imbrex_status imbrex_operator_infer(const imbrex_call* call, imbrex_gemm* gemm, imbrex_results* results,
                                     imbrex_operand* operands, uint64_t* count) IMBREX_NOEXCEPT;
 

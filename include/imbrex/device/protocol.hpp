@@ -51,8 +51,8 @@ struct Fault {
 };
 static_assert(sizeof(Fault) == 64 && offsetof(Fault, epoch) == 40);
 
-/// Waits are timed in ticks of 2^20 ns, an even number of them, so that a register holds when one began. None ends
-/// before its limit, which is at most 52 days.
+/// Waits are timed in ticks of 2^20 ns, an even number of them, so that a register holds when one began. No wait is
+/// given up before its limit. A limit above 52 days counts as 52 days.
 constexpr std::uint32_t ticks_of(std::uint64_t ns) {
   constexpr std::uint64_t most = 0xffffffff;
   return static_cast<std::uint32_t>(ns >> 20 < most - 2 ? (ns >> 20) + 2 : most);

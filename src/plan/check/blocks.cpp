@@ -37,7 +37,7 @@ std::string broken_rule(const BlockPlace& place) {
     return fmt::format("share {} of {}: shares are 1 to {}, numbered from 0", block.share, block.shares, most_workers);
   for (const Region& r : block.reads)
     if (buffer(r).layout != Layout::row_major)
-      return fmt::format("what is read is {}: blocks read row_major", name_of(buffer(r).layout));
+      return fmt::format("a block reads a buffer of layout {}: it must be row_major", name_of(buffer(r).layout));
   const WorkDescriptor& kind = descriptor_of(block.kind);
   const auto [rows, cols] = kind.extent(place);
   if (rows <= 0 || cols <= 0 || rows > most_extent || cols > most_extent || rows * cols > most_extent)

@@ -1,4 +1,5 @@
-// What a PE's kernels take by value: where the symmetric heap lies, who takes part, and how waits end.
+// Structures that a PE's kernels take by value: the place of the symmetric heap, the PEs that take part, the limits of
+// waits.
 #pragma once
 
 #include "imbrex/device/protocol.hpp"
