@@ -386,7 +386,7 @@ static void refuse(imbrex_world* world) {
   EXPECT_OK(imbrex_operator_make(world, IMBREX_GEMM_ALL_REDUCE, &grown.gemm, &options, &op));
   EXPECT_OK(imbrex_operator_destroy(op));
   grown.later = 7;
-  EXPECT_REFUSED(imbrex_operator_make(world, IMBREX_GEMM_ALL_REDUCE, &grown.gemm, &options, &op), "not zero");
+  EXPECT_REFUSED(imbrex_operator_make(world, IMBREX_GEMM_ALL_REDUCE, &grown.gemm, &options, &op), "must be zero");
 
   /* Rank 2 alone asks for what there is not, or for something else. */
   EXPECT_REFUSED(imbrex_operator_make(world, own_rank == 2 ? 9 : 1, &gemm, &options, &op), "kind = 9");
