@@ -40,8 +40,8 @@ Json good() { return Json::parse(to_json(load_machine("4xh200"))); }
 
 TEST(Machine, EveryFileSurvivesBothWays) {
   const auto names = machine_names();
-  for (const char* name :
-       {"4xh100", "4xh200", "a100-nvlink-8", "a100-pcie-8", "a800-4", "h800-8", "l40-4", "rtx4090-4"})
+  for (const char* name : {"4xh100", "4xh200", "a100-nvlink-8", "a100-pcie-8", "a800-4", "a800-8", "h100-8", "h800-8",
+                           "l20-8", "l40-4", "mi210-4", "rtx4090-4"})
     EXPECT_NE(std::find(names.begin(), names.end(), name), names.end()) << name;
   for (const std::string& name : names) {
     const Machine machine = load_machine(name);
@@ -442,7 +442,8 @@ TEST(Machine, WhoReachesWhomMayBeSaid) {
     json["links"]["peer_access"]["value"] = wrong;
     EXPECT_NE(message_of(json.dump()).find("links.peer_access.value is "), std::string::npos) << wrong;
   }
-  for (const char* name : {"a100-pcie-8", "l40-4", "rtx4090-4"}) EXPECT_EQ(load_machine(name).peer_access, 1) << name;
+  for (const char* name : {"a100-pcie-8", "l20-8", "l40-4", "rtx4090-4"})
+    EXPECT_EQ(load_machine(name).peer_access, 1) << name;
 }
 
 TEST(Machine, RowsAmidSectorsMayLoadMoreSlowly) {
