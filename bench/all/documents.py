@@ -37,6 +37,7 @@ MAKERS = (
     "bench/shmem/tables.py",
     "bench/knob_plots.py",
     "bench/signaled/theory.py --table",
+    "bench/studies/run --pages",
     "bench/simulator/gpu_accuracy.py --table",
 )
 # A measurement's result, and what it is called; M is the machine. {} of the model is the first model's name.

@@ -15,6 +15,10 @@ STEPS = 3
 # Users' pages; contributors' have tests/structure/check_dev.py. check_docs.py there limits sentences.
 PAGES = "docs/*.md"
 MOST_WORDS = 15000
+# Studies set published figures beside predictions. Who uses Imbrex reads none of them, so they have a budget of their own;
+# what users must know stands on a page above. Tables, which are most of a study, are not counted.
+STUDIES = "docs/studies/*.md"
+MOST_WORDS_OF_STUDIES = 4000
 QUESTIONS = "tests/documents/questions.json"
 
 FENCE = re.compile(r"^(```|~~~).*?^\1[ \t]*$", re.M | re.S)
@@ -33,8 +37,10 @@ def words_of(text):
 
 
 def check_budgets(root):
-    count = sum(words_of(path.read_text(encoding="utf-8")) for path in root.glob(PAGES))
-    faults = [f"{PAGES}: {count} words of prose, at most {MOST_WORDS} are allowed"] if count > MOST_WORDS else []
+    faults = []
+    for pages, most in ((PAGES, MOST_WORDS), (STUDIES, MOST_WORDS_OF_STUDIES)):
+        count = sum(words_of(path.read_text(encoding="utf-8")) for path in root.glob(pages))
+        faults += [f"{pages}: {count} words of prose, at most {most} are allowed"] if count > most else []
     lines = (root / "README.md").read_text(encoding="utf-8").count("\n")
     return faults + ([f"README.md: {lines} lines, at most {README_LINES} are allowed"] if lines > README_LINES else [])
 

@@ -49,6 +49,7 @@ class Pages(unittest.TestCase):
     def test_budgets(self):
         many = "\n".join(["a b c d e f g."] * 2200)
         self.refuse("docs/*.md: 154", {"docs/long.md": many})
+        self.refuse("docs/studies/*.md: 154", {"docs/studies/long.md": many})
         self.assertEqual(faults_of({"docs/dev/deep.md": many, "docs/reference/long.md": many}), [])
         self.refuse("README.md: 203 lines", {"README.md": GOOD["README.md"] + "\n" * 200})
 

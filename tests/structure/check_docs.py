@@ -19,7 +19,7 @@ ROW = re.compile(r"^\|(.+)\|[ \t]*$")
 DOCUMENT = re.compile(r"\b(?:docs|bench/results)/[\w/-]+\.md\b")
 ITEM = re.compile(r"^\s*(?:[-*]|\d+\.)\s")
 MOST_IN_SENTENCE = 35  # words; contributors' pages have the same limit, in check_dev.py
-FOR_USERS = ("README.md", "docs/*.md", "docs/reference/**/*.md", "bench/results/*.md", "machines/**/*.md", "examples/**/*.md")
+FOR_USERS = ("README.md", "docs/*.md", "docs/reference/**/*.md", "docs/studies/*.md", "bench/results/*.md", "machines/**/*.md", "examples/**/*.md")
 
 
 def documents(root):

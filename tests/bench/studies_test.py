@@ -1,0 +1,82 @@
+#!/usr/bin/env python3
+"""The studies' arithmetic, on numbers made up here, and what the committed results must not say."""
+
+import json
+import os
+import sys
+import unittest
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT / "bench"), str(ROOT / "bench/studies")]
+import common  # noqa: E402
+import flux  # noqa: E402
+
+PROGRAM = os.environ["IMBREX_PROGRAM"]
+
+
+class Common(unittest.TestCase):
+    def test_efficiency_is_none_in_turn_and_all_at_the_gemm(self):
+        self.assertEqual(common.efficiency(5.0, 2.0, 5.0), 0)
+        self.assertEqual(common.efficiency(2.0, 2.0, 5.0), 1)
+        self.assertEqual(common.efficiency(8.0, 2.0, 5.0), -1)
+
+    def test_median_is_of_sizes(self):
+        self.assertEqual(common.median_error([-0.3, 0.1, 0.2]), 0.2)
+        self.assertNotEqual(common.median_error([]), common.median_error([]))
+
+    def test_a_plan_that_is_refused_has_no_time(self):
+        program = common.Program(PROGRAM)
+        self.addCleanup(program.folder.cleanup)
+        problem = {"operator": "gemm_reduce_scatter", "m": 512, "n": 1024, "k": 1024, "ranks": 4}
+        machine = program.machine("a100-pcie-8")
+        self.assertIsNone(program.seconds(machine, **problem, strategy="fused"))
+        turns = [{"strategy": "fused"}, {"strategy": "sequential"}]
+        self.assertEqual(program.least(machine, problem, turns), program.seconds(machine, **problem, strategy="sequential"))
+        self.assertIsNone(program.least(machine, problem, turns[:1]))
+
+    def test_a_machine_is_changed(self):
+        program = common.Program(PROGRAM)
+        self.addCleanup(program.folder.cleanup)
+        file = program.machine("h800-8", 16, hosts__devices=8, hosts__bandwidth=1e9, hosts__latency=1e-6, hosts__message=0)
+        changed = json.loads(Path(file).read_text())
+        self.assertEqual((changed["devices"], changed["hosts"]["bandwidth"]["value"]), (16, 1e9))
+        self.assertEqual(program.machine("h800-8", 16, hosts__devices=8, hosts__bandwidth=1e9, hosts__latency=1e-6, hosts__message=0), file)
+
+
+class Flux(unittest.TestCase):
+    POINT = {"machine": "h800-8", "operator": "all_gather_gemm", "m": 1, "gemm_ms": 2.0, "baseline_ms": 5.0, "fused_ms": 2.5}
+
+    def row(self, gemm, sequential, fused):
+        return {**self.POINT, "gemm": gemm / 1e3, "sequential": sequential / 1e3, "fused": fused / 1e3}
+
+    def test_errors_of_parts_do_not_cancel(self):
+        errors = flux.point_errors([self.row(3.0, 5.0, 2.5)])
+        self.assertAlmostEqual(errors["GEMM"][0], 0.5)
+        self.assertAlmostEqual(errors["collective"][0], -1 / 3)
+        self.assertAlmostEqual(errors["GEMM and collective"][0], 0)
+
+    def test_differences_are_named(self):
+        self.assertEqual(flux.why(self.row(2.0, 5.0, 2.5)), "they agree")
+        self.assertIn("rate is below", flux.why(self.row(2.4, 5.4, 2.9)))
+        self.assertIn("NCCL is faster", flux.why(self.row(2.0, 4.0, 2.5)))
+        self.assertIn("hides more", flux.why(self.row(2.0, 5.0, 2.0)))
+        self.assertIn("hides less", flux.why(self.row(2.0, 5.0, 4.0)))
+
+    def test_committed_times_hold_together(self):
+        data = json.loads((common.RESULTS / "flux.json").read_text())
+        self.assertEqual(len(data["points"]), len(common.published("flux")["points"]))
+        self.assertEqual(len(data["grid"]), len(flux.MACHINES) * len(flux.SHAPES) * len(flux.ROWS))
+        for row in data["points"] + data["grid"] + data["sixteen"]:
+            # No plan takes less than its products; times are rounded.
+            self.assertGreaterEqual(min(row["sequential"], row["fused"], row["decomposed"]), 0.999 * row["gemm"], row)
+
+    def test_a_trend_can_fail(self):
+        data = json.loads((common.RESULTS / "flux.json").read_text())
+        for row in data["grid"]:
+            row["over_decomposed"] = 0.5
+        self.assertFalse(flux.holds(data)[0]["holds"])
+
+
+if __name__ == "__main__":
+    unittest.main()
