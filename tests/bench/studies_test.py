@@ -10,6 +10,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "bench"), str(ROOT / "bench/studies")]
 import common  # noqa: E402
+import flash_communication  # noqa: E402
+import flashoverlap  # noqa: E402
 import flux  # noqa: E402
 
 PROGRAM = os.environ["IMBREX_PROGRAM"]
@@ -76,6 +78,37 @@ class Flux(unittest.TestCase):
         for row in data["grid"]:
             row["over_decomposed"] = 0.5
         self.assertFalse(flux.holds(data)[0]["holds"])
+
+
+class FlashCommunication(unittest.TestCase):
+    MACHINE = {"compute": {"memory_bandwidth": {"value": 1e9}}, "collectives": {"all_reduce": {"points": [[1, 1e-9], [1e12, 1e3]]}}}
+
+    def test_codes_take_their_bytes_time_and_passes_over_memory(self):
+        exact = flash_communication.all_reduce_seconds(self.MACHINE, 8e6, 4)
+        self.assertAlmostEqual(exact, 12e6 / 1e9)
+        # The input and its codes, codes and a quarter of them, codes and the result.
+        self.assertAlmostEqual(flash_communication.coding_seconds(self.MACHINE, 8e6, 4, 4), (10e6 + 2.5e6 + 10e6) / 1e9)
+        self.assertAlmostEqual(flash_communication.all_reduce_seconds(self.MACHINE, 8e6, 4, 4), 3e6 / 1e9 + 22.5e6 / 1e9)
+
+    def test_committed_speed_ups_stay_below_the_bits(self):
+        data, bits = json.loads((common.RESULTS / "flash-communication.json").read_text()), flash_communication.wire_bits()
+        for row in data["kernels"]:
+            for codec in flash_communication.CODECS:
+                self.assertLess(row["exact"] / row[codec], 16 / bits[codec])
+        for row in data["first_token"] + data["shares"]:
+            for codec in flash_communication.CODECS:
+                self.assertLess(row[codec], 1 / (1 - row["share"]))
+
+
+class FlashOverlap(unittest.TestCase):
+    def test_one_wave_is_best_where_it_is_as_fast(self):
+        rows = [{"one_wave": 1.0, "searched": 1.0}, {"one_wave": 1.5, "searched": 1.0}, {"one_wave": None, "searched": 1.0}]
+        best, slower, count = flashoverlap.one_wave(rows)
+        self.assertEqual((best, slower, count), (0.5, 0.25, 2))
+
+    def test_nothing_searched_is_slower_than_one_wave(self):
+        for row in json.loads((common.RESULTS / "flashoverlap.json").read_text())["shapes"]:
+            self.assertLessEqual(row["searched"], 1.001 * row["one_wave"], row)
 
 
 if __name__ == "__main__":
