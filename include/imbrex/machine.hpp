@@ -61,6 +61,16 @@ struct Curve {
   bool operator==(const Curve&) const = default;
 };
 
+/// Devices that share a way out of their group and a way into it: those of a PCIe switch, or of a socket.
+struct Level {
+  std::string name;    ///< of such a group: letters, digits, '-' and '_'
+  Constant devices;    ///< count; devices of a group, those whose ranks follow each other
+  Constant bandwidth;  ///< bytes/s out of a group, and as many into it, of all its devices together
+  Constant latency;    ///< s that the way out, or in, adds
+
+  bool operator==(const Level&) const = default;
+};
+
 /// A machine of equal devices, one per rank. A plain value, read from machines/*.json
 /// (docs/reference/machine-files.md). docs/dev/simulator-model.md says what the simulator does with each constant.
 struct Machine {
@@ -94,10 +104,11 @@ struct Machine {
                          ///< a library does; 0, as without: none was measured
 
   // Copy engine.
-  Constant copy_fixed;      ///< s that the engine is taken by one copy beside its bytes
-  Constant copy_flag;       ///< s that the engine is taken by the flag after a copy
-  Constant copy_latency;    ///< s from the last byte sent to the copy counted as done; the engine is free
-  Constant copy_bandwidth;  ///< bytes/s of one engine
+  Constant copy_fixed;           ///< s that the engine is taken by one copy beside its bytes
+  Constant copy_flag;            ///< s that the engine is taken by the flag after a copy
+  Constant copy_latency;         ///< s from the last byte sent to the copy counted as done; the engine is free
+  Constant copy_bandwidth;       ///< bytes/s of one engine
+  Constant copy_pull_bandwidth;  ///< bytes/s of one engine that fetches from a peer; 0, as without: copy_bandwidth
 
   // Stores from SMs to a peer.
   Constant store_sm_bandwidth;  ///< bytes/s of one SM
@@ -109,6 +120,10 @@ struct Machine {
   Constant link_latency;       ///< s from a byte leaving to its arrival
   Constant peer_access;        ///< count; devices that load from and store to each other's memory, those whose ranks
                                ///< follow each other: 1: none do; 0, as without: all of a host
+
+  /// What groups of devices share, the smallest groups first; each lies within a group of the next level. Empty:
+  /// devices share nothing. What goes from one group to another takes both groups' ways, beside the links above.
+  std::vector<Level> levels;
 
   // Links between hosts, in place of the links above where two ranks lie on different ones; all 0: there is one host.
   Constant host_devices;    ///< count; devices of a host, those whose ranks follow each other
@@ -123,7 +138,10 @@ struct Machine {
   Constant fence;               ///< s that a task pays before its posts, once its stores have arrived
 
   // Library collectives.
-  Constant collective_sms;  ///< count; SMs that a running collective takes from compute
+  Constant collective_sms;    ///< count; SMs that a running collective takes from compute
+  Constant collective_ranks;  ///< count; ranks for which the library's curves hold; 0, as without: any
+  Constant collective_step;   ///< s that each step of a ring or tree adds, where there are more ranks than those, or
+                              ///< takes away where there are fewer; 0, as without: ranks do not matter
   Curve all_gather, reduce_scatter, all_reduce, all_to_all;
 
   // Imbrex' own collectives, which library plans with transport `store` run; without points they cost what the

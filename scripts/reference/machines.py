@@ -5,6 +5,7 @@ import json
 import re
 
 FIELD = re.compile(r'\{"(\w+)", "(\w+)", "([^"]+)", Rule::(\w+), &Machine::(\w+)\}')
+LEVEL = re.compile(r'\{"(\w+)", "([^"]+)", Rule::(\w+), &Level::(\w+)\}')
 CURVE = re.compile(r'\{"(\w+)", &Machine::(\w+)\}')
 MEMBER = re.compile(r"^\s+[\w:]+(?:<[^>]*>)? (\w+);\s*///< (.*(?:\n\s*///< .*)*)", re.M)
 SOURCES = {
@@ -104,6 +105,7 @@ def machine_page(root):
     def fields(name):
         return FIELD.findall(re.sub(r"\s+", " ", table_of(source, name)) + "}")
 
+    levels = meanings(re.search(r"struct Level \{(.*?)\n\};", header, re.S).group(1))
     sections = {}
     for section, key, unit, rule, member in fields("fields"):
         sections.setdefault(section, []).append(row(f"{section}.{key}", unit, RULES[rule], plain(told[member], unit)))
@@ -128,6 +130,8 @@ def machine_page(root):
             if where == section:
                 text += row(f"{section}.{key}", unit, RULES[rule] + "; may", plain(told[member], unit))
         if section == "links":
+            for key, unit, rule, member in LEVEL.findall(re.sub(r"\s+", " ", table_of(source, "level_fields")) + "}"):
+                text += row(f"levels[].{key}", unit, RULES[rule] + "; `levels` may", plain(levels[member], unit))
             for _, key, unit, rule, member in fields("host_fields"):
                 text += row(f"hosts.{key}", unit, RULES[rule] + "; all of `hosts` may", plain(told[member], unit))
     text += CURVES

@@ -51,10 +51,13 @@ inline constexpr std::array<Field, 21> fields{{
 }};
 
 /// Constants that a file may leave out: 0.
-inline constexpr std::array<Field, 4> optional_fields{{
+inline constexpr std::array<Field, 7> optional_fields{{
     {"compute", "sm_unaligned_bandwidth", "bytes/s", Rule::rate, &Machine::sm_unaligned_bandwidth},
     {"compute", "model_error", "ratio", Rule::ratio, &Machine::model_error},
+    {"copy_engine", "pull_bandwidth", "bytes/s", Rule::rate, &Machine::copy_pull_bandwidth},
     {"links", "peer_access", "count", Rule::count, &Machine::peer_access},
+    {"collectives", "ranks", "count", Rule::count, &Machine::collective_ranks},
+    {"collectives", "step", "s", Rule::time, &Machine::collective_step},
     {"collectives", "coding_bandwidth", "bytes/s", Rule::rate, &Machine::coding_bandwidth},
 }};
 
@@ -64,6 +67,18 @@ inline constexpr std::array<Field, 4> host_fields{{
     {"hosts", "bandwidth", "bytes/s", Rule::rate, &Machine::host_bandwidth},
     {"hosts", "latency", "s", Rule::time, &Machine::host_latency},
     {"hosts", "message", "s", Rule::time, &Machine::host_message},
+}};
+
+/// The constants of a level.
+struct LevelField {
+  std::string_view key, unit;
+  Rule rule;
+  Constant Level::*member;
+};
+inline constexpr std::array<LevelField, 3> level_fields{{
+    {"devices", "count", Rule::count, &Level::devices},
+    {"bandwidth", "bytes/s", Rule::rate, &Level::bandwidth},
+    {"latency", "s", Rule::time, &Level::latency},
 }};
 
 struct CurveField {
@@ -88,6 +103,9 @@ void check_rule(Rule rule, double value, std::string_view place);
 
 /// Whether any constant of links between hosts is given.
 bool has_hosts(const Machine& machine);
+
+/// Throws Error(invalid_input) unless the levels are as Level says.
+void check_levels(const Machine& machine);
 
 /// Throws Error(invalid_input) unless the curve is as Curve says.
 void check_curve(const Curve& curve, std::string_view place);

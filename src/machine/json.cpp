@@ -18,6 +18,8 @@ using machine::curves;
 using machine::Field;
 using machine::fields;
 using machine::host_fields;
+using machine::level_fields;
+using machine::LevelField;
 using machine::optional_fields;
 using machine::own_curves;
 using machine::row_curves;
@@ -146,7 +148,7 @@ constexpr std::string_view sections[] = {"compute", "copy_engine", "stores", "li
 Machine read_machine(const Node& root) {
   root.keys(
       {"format", "name", "about", "devices", "compute", "copy_engine", "stores", "links", "signals", "collectives"},
-      {"gpus", "tuned_like", "hosts"});
+      {"gpus", "tuned_like", "levels", "hosts"});
   const std::string format = root["format"].string();
   IMBREX_EXPECTS(format == format_name, "{}.format is '{}'; this version reads '{}'", root.place(),
                  base::printable(format), format_name);
@@ -173,6 +175,14 @@ Machine read_machine(const Node& root) {
   for (const Field& field : optional_fields)
     if (root[field.section].has(field.key))
       machine.*field.member = read_constant(root[field.section][field.key], field.unit, field.rule);
+  if (root.has("levels"))
+    for (const Node& node : root["levels"].elements(16)) {
+      node.keys({"name", "devices", "bandwidth", "latency"});
+      Level level{.name = node["name"].string(), .devices = {}, .bandwidth = {}, .latency = {}};
+      for (const LevelField& field : level_fields)
+        level.*field.member = read_constant(node[field.key], field.unit, field.rule);
+      machine.levels.push_back(std::move(level));
+    }
   if (root.has("hosts")) {
     std::vector<std::string_view> keys;
     for (const Field& field : host_fields) keys.push_back(field.key);
@@ -276,7 +286,16 @@ std::string to_json(const Machine& machine) {
       add_optional(lines, machine, section);
     }
     out += fmt::format(",\n  \"{}\": {{\n{}\n  }}", section, fmt::join(lines, ",\n"));
-    if (section != "links" || !machine::has_hosts(machine)) continue;
+    if (section != "links") continue;
+    lines.clear();
+    for (const Level& level : machine.levels) {
+      std::string text = fmt::format("    {{\"name\": {}", text_of(level.name));
+      for (const LevelField& field : level_fields)
+        text += fmt::format(",\n     \"{}\": {}", field.key, text_of(level.*field.member, field.unit));
+      lines.push_back(text + "}");
+    }
+    if (!lines.empty()) out += fmt::format(",\n  \"levels\": [\n{}\n  ]", fmt::join(lines, ",\n"));
+    if (!machine::has_hosts(machine)) continue;
     lines.clear();
     for (const Field& field : host_fields)
       lines.push_back(fmt::format("    \"{}\": {}", field.key, text_of(machine.*field.member, field.unit)));

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cctype>
 #include <cmath>
 
 #include "base/check.hpp"
@@ -65,6 +66,32 @@ bool has_hosts(const Machine& machine) {
                      [&](const Field& field) { return !(machine.*field.member == Constant{}); });
 }
 
+// Groups lie within those of the next level, and of a host. Collectives that know their ranks know their steps, too.
+void check_levels(const Machine& machine) {
+  double within = 1;
+  for (std::size_t i = 0; i < machine.levels.size(); ++i) {
+    const Level& level = machine.levels[i];
+    const std::string place = fmt::format("levels[{}]", i);
+    const bool plain = !level.name.empty() && std::all_of(level.name.begin(), level.name.end(), [](unsigned char c) {
+      return std::isalnum(c) != 0 || c == '-' || c == '_';
+    });
+    IMBREX_EXPECTS(plain, "{}.name is '{}'; it must be of letters, digits, '-' and '_'", place,
+                   base::printable(level.name));
+    for (std::size_t j = 0; j < i; ++j)
+      IMBREX_EXPECTS(machine.levels[j].name != level.name, "{}.name is '{}', as of levels[{}]", place, level.name, j);
+    for (const LevelField& field : level_fields)
+      check_rule(field.rule, level.*field.member, fmt::format("{}.{}", place, field.key));
+    IMBREX_EXPECTS(std::fmod(level.devices, within) == 0 && (i == 0 || level.devices > within),
+                   "{}.devices is {}; it must be a multiple of the {} of the level before", place, level.devices.value,
+                   within);
+    within = level.devices;
+  }
+  const double all = machine.host_devices > 0 ? machine.host_devices.value : machine.devices;
+  IMBREX_EXPECTS(machine.levels.empty() || std::fmod(all, within) == 0,
+                 "levels[{}].devices is {}; it must divide the {} devices of {}", machine.levels.size() - 1, within,
+                 all, machine.host_devices > 0 ? "a host" : "the machine");
+}
+
 void check_curve(const Curve& curve, std::string_view place) {
   IMBREX_EXPECTS(!curve.points.empty(), "{} has no points; a curve needs at least one", place);
   for (std::size_t i = 0; i < curve.points.size(); ++i) {
@@ -106,6 +133,7 @@ void validate(const Machine& machine) {
     IMBREX_EXPECTS(machine.devices % static_cast<int>(machine.host_devices) == 0,
                    "hosts.devices is {}; it must divide the {} devices", machine.host_devices.value, machine.devices);
   }
+  check_levels(machine);
   IMBREX_EXPECTS(!machine.sm_rate.empty(), "compute.sm_rate is empty; it needs at least one element type");
   for (const auto& [type, rate] : machine.sm_rate)
     check_rule(Rule::rate, rate, fmt::format("compute.sm_rate.{}", name_of(type)));

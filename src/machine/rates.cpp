@@ -30,10 +30,30 @@ double mean_heat(const Machine& machine, const TileRate& tile, double busy) {
   return ratio + (1 - ratio) * -std::expm1(-x) / x;
 }
 
+double steps_of(Curve Machine::*library, double ranks) {
+  if (library != &Machine::all_reduce) return ranks - 1;
+  return std::min(2 * (ranks - 1), 2 * std::ceil(std::log2(std::max(ranks, 1.0))));
+}
+
+namespace {
+
+// The curve's seconds with the steps of so many ranks; never less than the bytes take at the curve's last rate.
+double library_seconds(const Machine& machine, Curve Machine::*library, double ranks, double wire_bytes) {
+  const double seconds = seconds_of(machine.*library, wire_bytes);
+  if (machine.collective_step <= 0 || machine.collective_ranks <= 0) return seconds;
+  const double more = steps_of(library, ranks) - steps_of(library, machine.collective_ranks);
+  const CurvePoint& last = (machine.*library).points.back();
+  const double least = std::min(seconds, wire_bytes * (last.seconds / last.bytes));
+  return std::max(seconds + more * machine.collective_step, least);
+}
+
+}  // namespace
+
 double collective_seconds(const Machine& machine, Curve Machine::*library, bool own, double ranks, double wire_bytes) {
   const Curve &one = machine.own_one_step, &two = machine.own_two_steps;
   const bool reduces = library == &Machine::all_reduce;
-  if (!own || one.points.empty() || (reduces && two.points.empty())) return seconds_of(machine.*library, wire_bytes);
+  if (!own || one.points.empty() || (reduces && two.points.empty()))
+    return library_seconds(machine, library, ranks, wire_bytes);
   if (!reduces) return seconds_of(one, wire_bytes);
   // One-shot: each rank sends the whole vector to R - 1 peers; two-shot: 2 (R - 1) / R of it.
   return std::min(seconds_of(one, wire_bytes * ranks / 2), seconds_of(two, wire_bytes));

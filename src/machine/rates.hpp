@@ -18,6 +18,10 @@ double load_rate(const Machine& machine, std::int64_t pitch);
 /// ratio + (1 - ratio) exp(-t / onset) over them. Plans run in loops, so every epoch sees the mean, not the cool start.
 double mean_heat(const Machine& machine, const TileRate& tile, double busy);
 
+/// Steps of a library's collective of so many ranks: R - 1 in a ring; of an all-reduce the less of two rings and of a
+/// tree up and down.
+double steps_of(Curve Machine::*library, double ranks);
+
 /// Seconds of a collective of so many ranks that puts `wire_bytes` on each one's wire: the library's, or, `own`,
 /// Imbrex' own where the machine has curves of theirs.
 double collective_seconds(const Machine& machine, Curve Machine::*library, bool own, double ranks, double wire_bytes);

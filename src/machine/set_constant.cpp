@@ -35,6 +35,9 @@ std::vector<Place> places_in(Machine& machine) {
     places.push_back({fmt::format("{}.{}", field.section, field.key), &(machine.*field.member), field.rule});
   for (const Type type : {Type::bf16, Type::fp16, Type::fp32, Type::e4m3})
     places.push_back({fmt::format("compute.sm_rate.{}", name_of(type)), &machine.sm_rate[type], Rule::rate});
+  for (Level& level : machine.levels)
+    for (const machine::LevelField& field : machine::level_fields)
+      places.push_back({fmt::format("levels.{}.{}", level.name, field.key), &(level.*field.member), field.rule});
   for (TileRate& tile : machine.tiles) {
     const std::string shape = fmt::format("compute.tiles.{}x{}.", tile.tile_m, tile.tile_n);
     places.push_back({shape + "efficiency", &tile.efficiency, Rule::ratio});

@@ -6,6 +6,7 @@
 
 #include "base/check.hpp"
 #include "execute/simulate/hosts.hpp"
+#include "execute/simulate/levels.hpp"
 #include "machine/rates.hpp"
 #include "problem/products.hpp"
 
@@ -188,8 +189,9 @@ void Simulation::complete(std::uint32_t task) {
     const bool local = post.rank == static_cast<int>(flat.rank);
     // In streams a rank's own signals stand for stream order, which the launch gap already pays.
     const bool across = host_of(machine_, static_cast<int>(flat.rank)) != host_of(machine_, post.rank);
-    const double latency = across             ? machine_.host_latency
-                           : !local           ? machine_.flag_latency
+    const double latency = across ? machine_.host_latency
+                           : !local
+                               ? machine_.flag_latency + way_latency(machine_, static_cast<int>(flat.rank), post.rank)
                            : program_.streams ? 0.0
                                               : machine_.flag_latency_local.value;
     events_.after(latency, EventKind::post, static_cast<std::uint32_t>(post.rank),

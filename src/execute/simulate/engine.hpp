@@ -84,6 +84,7 @@ class Simulation final : private Links::Listener {
     double shortening = 1;                   ///< bytes of codes, as a ratio to those of elements
     double wire_bytes = 0, local_bytes = 0;  ///< the largest of any rank
     double whole_bytes = 0;                  ///< the largest matrix of any rank, as it travels
+    std::vector<double> crossing = {};            ///< of each level: bytes that leave its busiest group; then bytes/s
     double begin = 0, memory_rate = 0, link_rate = 0, across_rate = 0;
   };
 
@@ -128,6 +129,7 @@ class Simulation final : private Links::Listener {
   double shortening(const Collective& collective) const;
   double collective_seconds(const Group& group, double wire_bytes) const;
   void finish_group(std::uint32_t group);
+  void reserve_ways(const Group& group, double sign);
   void forecast_memory(std::uint32_t rank);
 
   void flow_sent(std::uint32_t flow) override;

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "execute/simulate/levels.hpp"
+
 namespace imbrex::simulate {
 namespace {
 
@@ -17,10 +19,16 @@ Links::Links(const Machine& machine, std::size_t ranks, EventQueue& events, List
       events_(events),
       listener_(listener),
       egress_(machine.host_devices > 0 ? 2 * ranks : ranks),
-      ingress_(egress_.size()) {
+      ingress_(egress_.size()),
+      machine_(machine) {
   for (std::size_t i = 0; i < egress_.size(); ++i) {
     egress_[i].bandwidth = i < ranks ? machine.egress_bandwidth : machine.host_bandwidth;
     ingress_[i].bandwidth = i < ranks ? machine.ingress_bandwidth : machine.host_bandwidth;
+  }
+  for (const Level& level : machine.levels) {
+    Ways ways;
+    ways.out.bandwidth = ways.in.bandwidth = level.bandwidth;
+    ways_.emplace_back(static_cast<std::size_t>(group_of(level, static_cast<int>(ranks) - 1)) + 1, ways);
   }
 }
 
@@ -34,6 +42,22 @@ void Links::start(const Flow& flow) {
   }
   states_[id] = {flow, flow.bytes, std::max(chunk_bytes, flow.bytes / max_chunks), 0};
   queue_chunk(id);
+}
+
+// NOTE: one vector for all calls, since this runs once a chunk.
+std::vector<Links::Ingress*>& Links::ways_of(const Flow& flow) {
+  taken_.clear();
+  if (flow.across) return taken_;
+  const auto from = static_cast<int>(flow.source), to = static_cast<int>(flow.target);
+  const auto group = [&](std::size_t level, int rank) {
+    return static_cast<std::size_t>(group_of(machine_.levels[level], rank));
+  };
+  const auto apart = [&](std::size_t level) { return group(level, from) != group(level, to); };
+  for (std::size_t level = 0; level < ways_.size(); ++level)
+    if (apart(level)) taken_.push_back(&ways_[level][group(level, from)].out);
+  for (std::size_t level = ways_.size(); level-- > 0;)
+    if (apart(level)) taken_.push_back(&ways_[level][group(level, to)].in);
+  return taken_;
 }
 
 void Links::queue_chunk(std::uint32_t id) {
@@ -56,9 +80,15 @@ void Links::serve(std::uint32_t id) {
   const double begin = events_.now();
   const double bytes = state.next;
   const double egress_end = begin + bytes / std::min(egress.rate(), state.flow.device_rate);
-  const double ingress_begin = std::max(begin, ingress.free);
+  double enters = begin, last = egress_end;
+  for (Ingress* way : ways_of(state.flow)) {
+    enters = std::max(enters, way->free);
+    way->free = enters + bytes / way->rate();
+    last = std::max(last, way->free);
+  }
+  const double ingress_begin = std::max(enters, ingress.free);
   ingress.free = ingress_begin + bytes / std::min(ingress.rate(), state.flow.device_rate);
-  const double ingress_end = std::max(ingress.free, egress_end);
+  const double ingress_end = std::max(ingress.free, last);
   egress.busy = true;
   state.left -= bytes;
   listener_.chunk_moved(id, bytes, begin, egress_end, ingress_begin, ingress_end);
@@ -91,6 +121,12 @@ void Links::handle(const Event& event) {
       break;
     default: break;
   }
+}
+
+void Links::reserve_ways(std::size_t level, int group, double rate) {
+  Ways& ways = ways_[level][static_cast<std::size_t>(group)];
+  for (Server* way : {static_cast<Server*>(&ways.out), static_cast<Server*>(&ways.in)})
+    way->reserved = std::max(0.0, way->reserved + rate);
 }
 
 void Links::reserve(std::size_t rank, double inside, double across) {

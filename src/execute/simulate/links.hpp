@@ -28,7 +28,8 @@ struct Flow {
 /// Each server is FIFO over chunks, and a flow has one chunk in service: flows that share a server therefore take turns
 /// (fair share at the grain of a chunk), at the cost of two events a chunk. A chunk begins to enter the target as it
 /// begins to leave the source (cut-through), and a flow held up at its target does not hold up other flows of its
-/// source.
+/// source. What leaves a group of a level takes that group's way out and the other's way in as well, each of which all
+/// flows of its group share.
 class Links {
  public:
   struct Listener {
@@ -46,6 +47,9 @@ class Links {
   /// Bandwidth taken on both sides of every link of `rank` by a running collective, inside its host and between hosts;
   /// negative gives it back.
   void reserve(std::size_t rank, double inside, double across);
+
+  /// The same on the ways, out and in, of that group of a level.
+  void reserve_ways(std::size_t level, int group, double rate);
 
   void handle(const Event& event);
 
@@ -71,6 +75,8 @@ class Links {
 
   // Each device has a server for links inside its host and, on a machine with several, one for those between them.
   std::uint32_t server(std::uint32_t rank, bool across) const { return across ? ranks_ + rank : rank; }
+  // The ways between groups that a flow takes, in turn.
+  std::vector<Ingress*>& ways_of(const Flow& flow);
   void queue_chunk(std::uint32_t id);
   void serve(std::uint32_t id);
 
@@ -79,6 +85,13 @@ class Links {
   Listener& listener_;
   std::vector<Egress> egress_;
   std::vector<Ingress> ingress_;
+  /// A group's ways.
+  struct Ways {
+    Ingress out, in;
+  };
+  const Machine& machine_;
+  std::vector<std::vector<Ways>> ways_;  ///< by level and group
+  std::vector<Ingress*> taken_;
   std::vector<State> states_;
   std::vector<std::uint32_t> unused_;
 };

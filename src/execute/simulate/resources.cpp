@@ -1,10 +1,12 @@
 // What tasks use: timers, memory, links and library collectives.
 #include <algorithm>
 #include <cmath>
+#include <set>
 
 #include "base/check.hpp"
 #include "execute/simulate/engine.hpp"
 #include "execute/simulate/hosts.hpp"
+#include "execute/simulate/levels.hpp"
 #include "machine/rates.hpp"
 #include "plan/problem.hpp"
 
@@ -37,12 +39,15 @@ void Simulation::send(std::uint32_t task, int from, int to, double bytes, bool r
   flow.target = static_cast<std::uint32_t>(to);
   flow.task = task;
   flow.bytes = bytes;
-  flow.rate = engine ? machine_.copy_bandwidth.value : machine_.store_sm_bandwidth / beside;
-  if (!engine) flow.device_rate = machine_.store_bandwidth;
   // What is fetched must first be asked for.
   const bool fetched = static_cast<int>(program_.tasks[task].rank) == to;
+  const bool pulls = fetched && machine_.copy_pull_bandwidth > 0;
+  const double copies = pulls ? machine_.copy_pull_bandwidth : machine_.copy_bandwidth;
+  flow.rate = engine ? copies : machine_.store_sm_bandwidth / beside;
+  if (!engine) flow.device_rate = machine_.store_bandwidth;
   flow.across = host_of(machine_, from) != host_of(machine_, to);
-  const double latency = flow.across ? machine_.host_latency : machine_.link_latency;
+  const double latency =
+      flow.across ? machine_.host_latency.value : machine_.link_latency + way_latency(machine_, from, to);
   flow.latency = latency * (fetched ? 2 : 1) + (engine ? machine_.copy_latency.value : 0.0);
   if (flow.across) flow.bytes += machine_.host_message * machine_.host_bandwidth;
   flow.read = read;
@@ -161,6 +166,10 @@ void Simulation::join(std::uint32_t task, const Collective& collective) {
       wire = wire_of(machine_, group.kind, group.ranks, group.whole_bytes);
     seconds = std::max(wire.inside > 0 ? collective_seconds(group, wire.inside) : 0.0,
                        across_seconds(machine_, wire, collective_seconds(group, 1)));
+    for (const Level& level : machine_.levels) {
+      group.crossing.push_back(crossing_bytes(level, group.kind, group.ranks, group.whole_bytes, wire.inside));
+      seconds = std::max(seconds, machine_.launch_gap + group.crossing.back() / level.bandwidth);
+    }
   }
   group.begin = now();
   if (seconds > 0) {
@@ -169,6 +178,9 @@ void Simulation::join(std::uint32_t task, const Collective& collective) {
     group.across_rate = wire.across / seconds;
     group.memory_rate = 2 * (group.link_rate + group.across_rate);
   }
+  if (seconds > 0)
+    for (double& bytes : group.crossing) bytes /= seconds;
+  reserve_ways(group, 1);
   for (const std::uint32_t member : group.members) {
     const std::uint32_t rank = program_.tasks[member].rank;
     memory_[rank].reserve(now(), group.memory_rate);
@@ -176,6 +188,16 @@ void Simulation::join(std::uint32_t task, const Collective& collective) {
     forecast_memory(rank);
   }
   events_.after(seconds, EventKind::collective_done, found->second);
+}
+
+// What a collective takes of the ways between groups, `sign` times.
+void Simulation::reserve_ways(const Group& group, double sign) {
+  for (std::size_t level = 0; level < group.crossing.size(); ++level) {
+    if (group.crossing[level] <= 0) continue;
+    std::set<int> groups;
+    for (const int rank : group.ranks) groups.insert(group_of(machine_.levels[level], rank));
+    for (const int one : groups) links_.reserve_ways(level, one, sign * group.crossing[level]);
+  }
 }
 
 double Simulation::shortening(const Collective& collective) const {
@@ -197,6 +219,7 @@ double Simulation::collective_seconds(const Group& group, double wire_bytes) con
 
 void Simulation::finish_group(std::uint32_t id) {
   const Group group = groups_[id];
+  reserve_ways(group, -1);
   for (const std::uint32_t member : group.members) {
     const std::uint32_t rank = program_.tasks[member].rank;
     memory_[rank].reserve(now(), -group.memory_rate);
