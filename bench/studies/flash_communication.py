@@ -4,7 +4,7 @@ import json
 import math
 import sys
 
-from common import PAGES, each, error, heading, line, percent, published
+from common import PAGES, each, error, heading, line, median_error, percent, published
 from report import ROOT, Plot
 
 sys.path[:0] = [str(ROOT / "bench/signaled"), str(ROOT / "bench/model")]
@@ -163,3 +163,11 @@ def plot(data):
 
 
 PAGE, PLOT = PAGES / "flash-communication.md", PAGES / "flash-communication.svg"
+
+
+def summary(data):
+    info = published(NAME)
+    errors = [error(best(data["first_token"], p["machine"], p["ranks"], p["codec"]), p["speedup"]) for p in info["ttft"]]
+    kernel = [error(max(r["exact"] / r[p["codec"]] for r in data["kernels"] if r["machine"] == p["machine"]), p["speedup"]) for p in info["kernel"]]
+    return {"Flash Communication: median error of the first token's speed-up": percent(median_error(errors)),
+            "Flash Communication: error of the kernel's speed-up": percent(kernel[0], True)}

@@ -110,3 +110,8 @@ def plot(data):
 
 
 PAGE, PLOT = PAGES / "flashoverlap.md", PAGES / "flashoverlap.svg"
+
+
+def summary(data):
+    best, slower, _ = one_wave(data["shapes"])
+    return {"FlashOverlap: one wave a group slower, simulated": percent(slower), "FlashOverlap: one wave a group best, simulated": percent(best)}
