@@ -9,6 +9,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "bench"), str(ROOT / "bench/studies")]
+import claims  # noqa: E402
 import common  # noqa: E402
 import flash_communication  # noqa: E402
 import flashoverlap  # noqa: E402
@@ -109,6 +110,27 @@ class FlashOverlap(unittest.TestCase):
     def test_nothing_searched_is_slower_than_one_wave(self):
         for row in json.loads((common.RESULTS / "flashoverlap.json").read_text())["shapes"]:
             self.assertLessEqual(row["searched"], 1.001 * row["one_wave"], row)
+
+
+class Claims(unittest.TestCase):
+    def test_rows_are_those_of_the_other_studies(self):
+        self.assertEqual(claims.rows(), json.loads((common.RESULTS / "claims.json").read_text())["rows"])
+
+    def test_kinds_stay_apart(self):
+        for row in claims.rows():
+            # What did not run has no measured figure, and what is not modelled no predicted one.
+            self.assertEqual(row["where"].startswith("not run"), row["measured"] == "-", row)
+            self.assertFalse(row["predicted"] != "-" and row["machine"] == "-", row)
+            self.assertEqual(row["claimed"] == "-", row["whose"] == "-", row)
+
+
+class Changes(unittest.TestCase):
+    def test_every_change_has_a_reason_and_all_figures(self):
+        changes = json.loads((common.RESULTS / "changes.json").read_text())["changes"]
+        self.assertTrue(changes)
+        for change in changes:
+            self.assertTrue(change["why"])
+            self.assertEqual(change["before"].keys(), change["after"].keys())
 
 
 if __name__ == "__main__":
