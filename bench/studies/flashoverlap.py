@@ -98,7 +98,8 @@ def tables(data):
 def plot(data):
     """Both over sequential, by K."""
     ks = sorted({row["k"] for row in data["shapes"]})
-    out = Plot("GEMM + reduce-scatter on 4 RTX 4090, simulated: speed-up over both in turn", 2, 0.2)
+    out = Plot("GEMM + reduce-scatter on 4 RTX 4090, simulated: speed-up over both in turn", 2, 0.2, "K", "speed-up over both in turn")
+    out.level(1, "both in turn: 1")
     for i, k in enumerate(ks):
         out.tick(i / (len(ks) - 1), k)
     for m, colour in ((2048, "#1b6ca8"), (4096, "#27864a"), (8192, "#c0392b")):

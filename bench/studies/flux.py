@@ -224,7 +224,7 @@ def tables(data):
 def plot(data):
     """Speed-up of fused over GEMM and collective in turn by M."""
     top = math.ceil(max(row["over_sequential"] for row in data["grid"]) + 0.3)
-    out = Plot("Flux's problems, predicted: fused over GEMM and collective in turn", top, 0.5)
+    out = Plot("Flux's problems, predicted: fused over GEMM and collective in turn", top, 0.5, "M, rows of A", "speed-up over both in turn")
     for i, m in enumerate(ROWS):
         out.tick(i / (len(ROWS) - 1), f"M {m}")
     for machine in MACHINES:
@@ -232,7 +232,7 @@ def plot(data):
             some = [row for row in data["grid"] if (row["machine"], row["operator"]) == (machine, op)]
             out.line([(i / (len(ROWS) - 1), row["over_sequential"]) for i, row in enumerate(some)], COLOURS[machine],
                      f"{machine} {SHORT[op]}", op == "gemm_reduce_scatter")
-    out.line([(0, 1), (1, 1)], "#888", "as fast", True)
+    out.level(1, "both in turn: 1")
     return out.svg()
 
 
