@@ -38,23 +38,38 @@ struct JointArgs {
   std::uint32_t step_and_one;  ///< the step under way after it; 0: none
 };
 
+IMBREX_DEVICE void tell(const JointArgs& args, std::uint64_t epoch, device::Fault& fault, FaultKind kind,
+                        std::uint32_t expected, std::uint32_t seen) {
+  fault.kind = static_cast<std::uint32_t>(kind);
+  fault.place[0] = args.queue;
+  fault.place[1] = args.task;
+  fault.expected = expected;
+  fault.seen = seen;
+  fault.epoch = epoch;
+}
+
+/// Bytes to the set of counters that the epoch has: they come in one or two.
+IMBREX_DEVICE std::uint64_t counters_of(const Protocol& p, std::uint64_t epoch) {
+  return (epoch & (p.copies - 1)) * p.set_stride;
+}
+
+/// False: the wait was given up.
+IMBREX_DEVICE bool wait_in(const JointArgs& args, std::uint64_t epoch, const WaitEntry& wait) {
+  const Protocol& p = args.protocol;
+  const std::uint32_t before = static_cast<std::uint32_t>(epoch >> (p.copies - 1)) * wait.posts;
+  const std::byte* counter = p.counters + counters_of(p, epoch) + std::uint64_t{wait.signal} * p.counter_stride;
+  return device::wait_for(p, counter, before + wait.count, [&](device::Fault& fault, std::uint32_t seen) {
+    tell(args, epoch, fault, FaultKind::task, wait.count, seen - before);
+    fault.place[2] = wait.signal;
+  });
+}
+
 /// By one thread. False: some wait of the rank was given up, and what stands after must not run.
 IMBREX_DEVICE bool run_joint(const JointArgs& args) {
   const Protocol& p = args.protocol;
   const std::uint64_t number = device::read_epoch(p);
-  // Counters come in one set or two.
-  const auto turn = static_cast<std::uint32_t>(number >> (p.copies - 1));
-  const std::uint64_t set = number & (p.copies - 1);
-  const auto tell = [&](std::uint32_t step_and_one) {
+  const auto write_down = [&](std::uint32_t step_and_one) {
     if (args.tells != 0) args.record->under_way = step_word(number, step_and_one);
-  };
-  const auto give = [&](device::Fault& fault, FaultKind kind, std::uint32_t expected, std::uint32_t seen) {
-    fault.kind = static_cast<std::uint32_t>(kind);
-    fault.place[0] = args.queue;
-    fault.place[1] = args.task;
-    fault.expected = expected;
-    fault.seen = seen;
-    fault.epoch = number;
   };
   bool sound = !device::given_up(p, false);
   device::enter_epoch(p, number);
@@ -62,26 +77,18 @@ IMBREX_DEVICE bool run_joint(const JointArgs& args) {
     device::pause_for_tests(p, number, args.queue * 0x10000u + args.task, args.step_and_one);
     if (args.post_count > 0 && device::may_post(p))
       for (std::uint32_t i = 0; i < args.post_count; ++i)
-        device::add_relaxed(reinterpret_cast<std::byte*>(args.posts[i].counter) + set * p.set_stride, 1u);
-    tell(0);
+        device::add_relaxed(reinterpret_cast<std::byte*>(args.posts[i].counter) + counters_of(p, number), 1u);
+    write_down(0);
     const auto come = [&] { return device::load_relaxed(&p.own->readers); };
     sound = args.arrivals == 0 ||
             device::wait_until(
                 p, [&] { return come() >= args.arrivals; },
-                [&](device::Fault& fault) { give(fault, FaultKind::arrival, args.arrivals, come()); });
+                [&](device::Fault& fault) { tell(args, number, fault, FaultKind::arrival, args.arrivals, come()); });
   }
   // After that: a wait for arrivals finds the kernel's alone.
   device::advance_epoch(p, number);
-  for (std::uint32_t i = 0; sound && i < args.wait_count; ++i) {
-    const WaitEntry& wait = args.waits[i];
-    const std::uint32_t before = turn * wait.posts;
-    const std::byte* counter = p.counters + set * p.set_stride + std::uint64_t{wait.signal} * p.counter_stride;
-    sound = device::wait_for(p, counter, before + wait.count, [&](device::Fault& fault, std::uint32_t seen) {
-      give(fault, FaultKind::task, wait.count, seen - before);
-      fault.place[2] = wait.signal;
-    });
-  }
-  if (sound) tell(args.step_and_one);
+  for (std::uint32_t i = 0; sound && i < args.wait_count; ++i) sound = wait_in(args, number, args.waits[i]);
+  if (sound) write_down(args.step_and_one);
   return sound;
 }
 

@@ -21,27 +21,11 @@ __global__ void __launch_bounds__(threads) signals(const __grid_constant__ Joint
   }
   number = __shfl_sync(all_lanes, number, 0);
   sound = __shfl_sync(all_lanes, sound, 0);
-  // Counters come in one set or two.
-  const auto turn = static_cast<std::uint32_t>(number >> (p.copies - 1));
-  const std::uint64_t set = number & (p.copies - 1);
   for (std::uint32_t i = lane; sound && i < args.post_count; i += threads)
-    device::post_add(p, reinterpret_cast<std::byte*>(args.posts[i].counter) + set * p.set_stride, 1u);
+    device::post_add(p, reinterpret_cast<std::byte*>(args.posts[i].counter) + counters_of(p, number), 1u);
   __syncwarp();
   if (lane == 0) device::advance_epoch(p, number);
-  for (std::uint32_t i = lane; sound && i < args.wait_count; i += threads) {
-    const WaitEntry& wait = args.waits[i];
-    const std::uint32_t before = turn * wait.posts;
-    const std::byte* counter = p.counters + set * p.set_stride + std::uint64_t{wait.signal} * p.counter_stride;
-    sound = device::wait_for(p, counter, before + wait.count, [&](device::Fault& fault, std::uint32_t seen) {
-      fault.kind = static_cast<std::uint32_t>(FaultKind::task);
-      fault.place[0] = args.queue;
-      fault.place[1] = args.task;
-      fault.place[2] = wait.signal;
-      fault.expected = wait.count;
-      fault.seen = seen - before;
-      fault.epoch = number;
-    });
-  }
+  for (std::uint32_t i = lane; sound && i < args.wait_count; i += threads) sound = wait_in(args, number, args.waits[i]);
 }
 
 }  // namespace
