@@ -35,7 +35,7 @@ from torch import Tensor, nn
 import imbrex
 import imbrex.torch as it
 from imbrex._arrays import Array
-from imbrex.torch.arrays import TensorArray
+from imbrex.torch.bags import TensorArray
 from imbrex.torch.nn import Bags, ShardedEmbeddingBag
 
 COLUMNS = [(0, 0, 0, 8), (0, 1, 8, 16), (0, 3, 16, 20), (1, 1, 0, 8), (2, 3, 0, 32), (2, 3, 32, 40)]

@@ -16,8 +16,7 @@ from torch.autograd.function import once_differentiable
 from .._calls import ask_call, skip_call
 from .._embeddings import EmbeddingAllToAll, EmbeddingShard, EmbeddingTable
 from .._errors import InvalidInput
-from .arrays import TensorArray
-from .bags import Bags, agreed, padded, split, tensor_of
+from .bags import Bags, TensorArray, agreed, padded, split, tensor_of
 from .frames import outside_graphs
 from .groups import Group, connect, process_group, world_of
 from .recording import expect_no_transform, has_tangent
