@@ -2,12 +2,10 @@
 """Colour: on terminals that have it, unless NO_COLOR or TERM say otherwise, and nowhere else."""
 
 import os
-import pty
 import re
-import subprocess
 import unittest
 
-from program import PROGRAM, Case
+from program import Case, on_terminal
 
 COLOUR = re.compile(r"\033\[[0-9;]*m")
 RUN = ["run", "gemm_all_reduce", "--m", "16", "--n", "16", "--k", "16", "--device", "cpu", "--verify"]
@@ -15,24 +13,8 @@ RUN = ["run", "gemm_all_reduce", "--m", "16", "--n", "16", "--k", "16", "--devic
 
 class Colour(Case):
     def on_terminal(self, *arguments, **environment):
-        """What the program prints where both its outputs are a terminal."""
-        ours, theirs = pty.openpty()
         inherited = {key: value for key, value in os.environ.items() if key != "NO_COLOR"}
-        with subprocess.Popen([PROGRAM, *arguments], cwd=self.folder, stdout=theirs, stderr=theirs, stdin=subprocess.DEVNULL,
-                              env=inherited | {"TERM": "xterm"} | environment) as process:
-            os.close(theirs)
-            text = b""
-            while True:
-                try:
-                    part = os.read(ours, 65536)
-                except OSError:  # its end, on Linux
-                    part = b""
-                if not part:
-                    break
-                text += part
-            process.wait(60)
-        os.close(ours)
-        return text.decode().replace("\r\n", "\n")
+        return on_terminal(*arguments, cwd=self.folder, env=inherited | {"TERM": "xterm"} | environment)
 
     def test_verdicts_have_colours_on_terminals(self):
         self.assertIn("\033[32mright\033[0m: the largest error", self.on_terminal(*RUN))

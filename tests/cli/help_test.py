@@ -1,41 +1,17 @@
 #!/usr/bin/env python3
 """Help that fits the terminal, short and whole; what a wrong name may have meant; completion in shells."""
 
-import fcntl
 import os
-import pty
 import re
 import shutil
-import struct
 import subprocess
-import termios
 import threading
 import unittest
 
-from program import COMMANDS, PROGRAM, Case
+from program import COMMANDS, PROGRAM, Case, on_terminal
 
 OPERATORS = ["all_gather_gemm", "gemm_reduce_scatter", "gemm_all_reduce", "gemm_all_to_all", "embedding_all_to_all", "all_reduce", "jacobi",
              "sparse_triangular_solve"]
-
-
-def on_terminal(columns, *arguments, stdin=subprocess.DEVNULL):
-    """What the program prints where its output is a terminal of so many columns."""
-    ours, theirs = pty.openpty()
-    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 50, columns, 0, 0))
-    with subprocess.Popen([PROGRAM, *arguments], stdout=theirs, stderr=theirs, stdin=stdin) as process:
-        os.close(theirs)
-        text = b""
-        while True:
-            try:
-                part = os.read(ours, 65536)
-            except OSError:  # its end, on Linux
-                part = b""
-            if not part:
-                break
-            text += part
-        process.wait(60)
-    os.close(ours)
-    return text.decode().replace("\r\n", "\n")
 
 
 class Help(Case):
@@ -44,7 +20,7 @@ class Help(Case):
         for columns, arguments in [(n, c) for n in (60, 80, 200) for c in commands]:
             for flag in ("--help", "--help-all"):
                 with self.subTest(columns=columns, arguments=arguments, flag=flag):
-                    text = on_terminal(columns, *arguments, flag)
+                    text = on_terminal(*arguments, flag, columns=columns)
                     longest = max(text.splitlines(), key=len)
                     self.assertLessEqual(len(longest), min(columns, 120), longest)
         for arguments in commands:
@@ -56,7 +32,7 @@ class Help(Case):
         tried = 0
         for command in COMMANDS:
             for columns in (60, 100, 120):
-                lines = on_terminal(columns, command, "--help").split("\nUsage: ")[0].split("\n")
+                lines = on_terminal(command, "--help", columns=columns).split("\nUsage: ")[0].split("\n")
                 for line, following in zip(lines, lines[1:]):
                     if re.match(r"  [^ ]", following) and not line.startswith(" ") and not line.endswith((".", ":")):
                         tried += 1
@@ -66,7 +42,7 @@ class Help(Case):
     def test_words_are_whole(self):
         """Narrow help has the words of wide help, in their order."""
         for arguments in (["--help-all"], ["run", "--help-all"], ["tune", "--help"], ["run", "jacobi", "--help"]):
-            wide, narrow = (on_terminal(columns, *arguments).replace("\\\n", "\n").split() for columns in (120, 50))
+            wide, narrow = (on_terminal(*arguments, columns=columns).replace("\\\n", "\n").split() for columns in (120, 50))
             self.assertEqual(wide, narrow)
 
     def test_help_is_short_unless_all_is_asked_for(self):
@@ -105,14 +81,14 @@ class OnTerminals(Case):
         reads, writes = os.pipe()
         timer = threading.Timer(10, os.close, [writes])  # a busy machine starts programs late
         timer.start()
-        text = on_terminal(100, "check", "-", stdin=reads)
+        text = on_terminal("check", "-", columns=100, stdin=reads)
         timer.join()
         os.close(reads)
         self.assertRegex(text, r"^(\rimbrex: checking -: \d+ s so far\x1b\[K){2,}\r\x1b\[K(?:\x1b\[31m)?imbrex:(?:\x1b\[0m)? -: [^\r]*\n$")
 
     def test_a_verified_run_says_its_share_and_the_time_left(self):
-        text = on_terminal(120, "run", "gemm_all_reduce", "--m", "64", "--n", "64", "--k", "64", "--ranks", "2", "--device", "cpu", "--repeat", "1000",
-                           "--delays", "1", "--verify")
+        text = on_terminal("run", "gemm_all_reduce", "--m", "64", "--n", "64", "--k", "64", "--ranks", "2", "--device", "cpu", "--repeat", "1000",
+                           "--delays", "1", "--verify", columns=120)
         # Each rank's repeats, and its two sources.
         self.assertRegex(text, r"\rimbrex: running and verifying gemm_all_reduce over 2 ranks: \d+ of 2004 done \(\d+ %\), \d+ s so far, about \d+ s left\x1b\[K")
         self.assertRegex(text, r"\r\x1b\[Kgemm_all_reduce 64 x 64 x 64")

@@ -1,15 +1,40 @@
 """Runs the program under test, and reads and writes .npy files without NumPy."""
 
 import array
+import fcntl
 import json
 import os
+import pty
+import struct
 import subprocess
 import tempfile
+import termios
 import unittest
 
 PROGRAM = os.environ["IMBREX_PROGRAM"]
 COMMANDS = ["run", "plan", "check", "simulate", "machine", "trace", "bench", "tune", "launch", "doctor", "env", "completion", "version"]
 OPERATORS = ["all_gather_gemm", "gemm_reduce_scatter", "gemm_all_reduce", "gemm_all_to_all"]
+
+
+def on_terminal(*arguments, columns=None, stdin=subprocess.DEVNULL, **options):
+    """What the program prints where both its outputs are a terminal, of so many columns if they are given. Options are Popen's."""
+    ours, theirs = pty.openpty()
+    if columns is not None:
+        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 50, columns, 0, 0))
+    with subprocess.Popen([PROGRAM, *arguments], stdout=theirs, stderr=theirs, stdin=stdin, **options) as process:
+        os.close(theirs)
+        text = b""
+        while True:
+            try:
+                part = os.read(ours, 65536)
+            except OSError:  # its end, on Linux
+                part = b""
+            if not part:
+                break
+            text += part
+        process.wait(60)
+    os.close(ours)
+    return text.decode().replace("\r\n", "\n")
 
 
 class Case(unittest.TestCase):

@@ -1,5 +1,7 @@
 #include "embedding/sharded.hpp"
 
+#include <gtest/gtest.h>
+
 #include <algorithm>
 #include <cstring>
 #include <utility>
@@ -111,6 +113,18 @@ std::vector<Operand> Sharded::operands(const EmbeddingAllToAll& op, int rank, vo
   }
   list.push_back(op.operand(update ? "gradients" : "out", matrix));
   return list;
+}
+
+std::vector<std::vector<std::byte>> results_of(const Sharded& c, const WorldOptions& options,
+                                               const std::function<void(World&, std::vector<std::byte>&)>& body) {
+  std::vector<std::vector<std::byte>> results(c.ranks.size(), std::vector<std::byte>(c.part_bytes(), std::byte{0x5a}));
+  EXPECT_EQ(run_threads(c.whole.ranks, options,
+                        [&](World& world) {
+                          body(world, results[static_cast<std::size_t>(world.rank())]);
+                          return 0;
+                        }),
+            0);
+  return results;
 }
 
 }  // namespace imbrex::test

@@ -1,6 +1,7 @@
 // Random lookups dealt out to ranks, as operators of embeddings take them.
 #pragma once
 
+#include <cstddef>
 #include <functional>
 #include <random>
 #include <vector>
@@ -8,6 +9,7 @@
 #include "embedding/random_bags.hpp"
 #include "embedding/update.hpp"
 #include "imbrex/embedding.hpp"
+#include "imbrex/world.hpp"
 
 namespace imbrex::test {
 
@@ -41,5 +43,9 @@ struct Sharded {
 
 /// Tables are cut by columns and dealt to the ranks; `everywhere`: each rank has some.
 Sharded deal(std::mt19937_64& random, RandomBags whole, bool everywhere);
+
+/// Every rank's result, which `body` leaves at its place; the ranks are threads of one world, and all have ended well.
+std::vector<std::vector<std::byte>> results_of(const Sharded& c, const WorldOptions& options,
+                                               const std::function<void(World&, std::vector<std::byte>&)>& body);
 
 }  // namespace imbrex::test

@@ -6,21 +6,13 @@
 
 #include "imbrex/error.hpp"
 #include "imbrex/machine.hpp"
+#include "machine/machine_text.hpp"
 
 namespace imbrex {
 namespace {
 
+using test::message_of;
 using Json = nlohmann::json;
-
-std::string refusal_of(const std::string& text) {
-  try {
-    parse_machine(text);
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::invalid_input);
-    return error.what();
-  }
-  return "accepted";
-}
 
 TEST(Levels, GroupsOfDevicesMayShareWays) {
   Json json = Json::parse(to_json(load_machine("4xh200")));
@@ -43,7 +35,7 @@ TEST(Levels, GroupsOfDevicesMayShareWays) {
 
   const auto refused = [&](const Json& levels, const char* why) {
     json["levels"] = levels;
-    EXPECT_NE(refusal_of(json.dump()).find(why), std::string::npos) << refusal_of(json.dump());
+    EXPECT_NE(message_of(json.dump()).find(why), std::string::npos) << message_of(json.dump());
   };
   refused(Json::array({level("switch", 2), level("socket", 3)}),
           "levels[1].devices is 3; it must be a multiple of the 2");

@@ -19,22 +19,14 @@
 #include "imbrex/error.hpp"
 #include "imbrex/machine.hpp"
 #include "machine/fields.hpp"
+#include "machine/machine_text.hpp"
 #include "machine/rates.hpp"
 
 namespace imbrex {
 namespace {
 
+using test::message_of;
 using Json = nlohmann::json;
-
-std::string message_of(const std::string& text) {
-  try {
-    parse_machine(text);
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::invalid_input);
-    return error.what();
-  }
-  return "accepted";
-}
 
 Json good() { return Json::parse(to_json(load_machine("4xh200"))); }
 

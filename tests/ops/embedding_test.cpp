@@ -41,19 +41,6 @@ OperatorOptions options_of(std::mt19937_64& random, std::optional<Strategy> stra
   return options;
 }
 
-// Every rank's result, which `body` leaves at its place; all have ended well.
-std::vector<std::vector<std::byte>> results_of(const Sharded& c,
-                                               const std::function<void(World&, std::vector<std::byte>&)>& body) {
-  std::vector<std::vector<std::byte>> results(c.ranks.size(), std::vector<std::byte>(c.part_bytes(), std::byte{0x5a}));
-  EXPECT_EQ(run_threads(c.whole.ranks, roomy,
-                        [&](World& world) {
-                          body(world, results[static_cast<std::size_t>(world.rank())]);
-                          return 0;
-                        }),
-            0);
-  return results;
-}
-
 std::int64_t faults(const RandomBags& c) {
   std::int64_t count = 0;
   for (std::int32_t t = 0; t < c.tables().count; ++t)
@@ -87,7 +74,7 @@ TEST(EmbeddingAllToAll, RandomProblemsAreWithinTheirBounds) {
       if (!rank.table.empty())
         wanted_ignored += embedding::check_bags(rank.tables(c.shape.rows), rank.bags, Misfits::ignored);
     std::vector<std::vector<std::byte>> first;
-    first = results_of(c, [&](World& world, std::vector<std::byte>& out) {
+    first = results_of(c, roomy, [&](World& world, std::vector<std::byte>& out) {
       EmbeddingAllToAll op(world, c.shape, options);
       std::vector<std::byte> again = out;
       op.run(c.operands(op, world.rank(), out.data(), false));
@@ -114,7 +101,7 @@ TEST(EmbeddingAllToAll, CallsHaveAnyBatchUpToTheLargest) {
     EmbeddingShape shape = c.shape;
     shape.batch = 24 * 3;
     OperatorOptions options = options_of(random, strategy);
-    const auto results = results_of(c, [&](World& world, std::vector<std::byte>& out) {
+    const auto results = results_of(c, roomy, [&](World& world, std::vector<std::byte>& out) {
       EmbeddingAllToAll small_one(world, c.shape, options), op(world, shape, options);
       auto operands = c.operands(small_one, world.rank(), out.data(), false);
       for (int i = 0; i < 3; ++i) op.run(operands);
@@ -142,7 +129,7 @@ TEST(EmbeddingAllToAll, TablesAfterFiveStepsAreWithinTheirBounds) {
       gradients.push_back(c.whole.part);
     }
     const auto run = [&](std::vector<test::RankBags>& ranks) {
-      results_of(c, [&](World& world, std::vector<std::byte>&) {
+      results_of(c, roomy, [&](World& world, std::vector<std::byte>&) {
         const auto r = static_cast<std::size_t>(world.rank());
         EmbeddingAllToAll op(world, c.shape, test::on_cpu());
         Sharded own = c;
@@ -213,7 +200,7 @@ TEST(EmbeddingAllToAll, HostileNumbersAreRefusedByEveryRank) {
     SCOPED_TRACE(fmt::format("case {}: {} {} = {} on rank {}", i, offsets ? "offset" : "index", place, value, bad));
     const std::string named = fmt::format("{}", value);
     look_up(c.whole.tables(), c.whole.bags, c.whole.output(), whole(c.whole.tables(), c.whole.bags));
-    const auto results = results_of(c, [&](World& world, std::vector<std::byte>& out) {
+    const auto results = results_of(c, roomy, [&](World& world, std::vector<std::byte>& out) {
       EmbeddingAllToAll op(world, c.shape, test::on_cpu());
       const auto refuses = [&](bool update, std::vector<std::byte>& matrix) {
         const std::string refusal = error_of([&] {
@@ -343,7 +330,7 @@ TEST(EmbeddingAllToAll, CGivesTheSame) {
         EXPECT_EQ(imbrex_world_destroy(world), IMBREX_OK);
       });
     threads.clear();
-    const auto results = results_of(c, [&](World& world, std::vector<std::byte>& out) {
+    const auto results = results_of(c, roomy, [&](World& world, std::vector<std::byte>& out) {
       EmbeddingAllToAll op(world, c.shape, test::on_cpu());
       op.run(in_cpp.operands(op, world.rank(), out.data(), false));
       std::vector<std::byte> own = gradients[static_cast<std::size_t>(world.rank())];

@@ -21,19 +21,6 @@ using test::error_of, test::RandomBags, test::Sharded;
 
 constexpr WorldOptions of_given{.heap_bytes = 1 << 27, .wait_limit = 60};
 
-// Every rank's result, which `body` leaves at its place; all have ended well.
-std::vector<std::vector<std::byte>> given_results(const Sharded& c,
-                                                  const std::function<void(World&, std::vector<std::byte>&)>& body) {
-  std::vector<std::vector<std::byte>> results(c.ranks.size(), std::vector<std::byte>(c.part_bytes(), std::byte{0x5a}));
-  EXPECT_EQ(run_threads(c.whole.ranks, of_given,
-                        [&](World& world) {
-                          body(world, results[static_cast<std::size_t>(world.rank())]);
-                          return 0;
-                        }),
-            0);
-  return results;
-}
-
 // Neither it nor a part of it is chosen anew.
 TEST(GivenEmbeddingPlan, RunsAsItStands) {
   const std::uint64_t seed = test::seed_from_environment();
@@ -47,7 +34,7 @@ TEST(GivenEmbeddingPlan, RunsAsItStands) {
     options.knobs = Knobs{.tile_m = 1 + static_cast<std::int64_t>(random() % 5)};
     options.cpu.workers = 1 + static_cast<int>(random() % 2);
     Plan made;
-    given_results(c, [&](World& world, std::vector<std::byte>&) {
+    results_of(c, of_given, [&](World& world, std::vector<std::byte>&) {
       const EmbeddingAllToAll op(world, c.shape, options);
       if (world.rank() == 0) made = op.plan();
     });
@@ -55,13 +42,13 @@ TEST(GivenEmbeddingPlan, RunsAsItStands) {
     for (const auto& [name, plan] : test::edited_bags(made)) {
       ASSERT_FALSE(check(plan)) << name;
       options.plan = std::make_shared<const Plan>(plan);
-      EXPECT_EQ(given_results(c,
-                              [&](World& world, std::vector<std::byte>& out) {
-                                EmbeddingAllToAll op(world, c.shape, options);
-                                if (op.plan() != *options.plan) throw Error(ErrorCode::unsound, "another plan runs");
-                                for (int call = 0; call < 3; ++call)
-                                  op.run(c.operands(op, world.rank(), out.data(), false));
-                              }),
+      EXPECT_EQ(results_of(c, of_given,
+                           [&](World& world, std::vector<std::byte>& out) {
+                             EmbeddingAllToAll op(world, c.shape, options);
+                             if (op.plan() != *options.plan) throw Error(ErrorCode::unsound, "another plan runs");
+                             for (int call = 0; call < 3; ++call)
+                               op.run(c.operands(op, world.rank(), out.data(), false));
+                           }),
                 c.whole.part)
           << name;
     }

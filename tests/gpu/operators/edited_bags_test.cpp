@@ -85,31 +85,14 @@ TEST(GpuEditedBags, GiveTheCpusBits) {
 TEST(GpuEditedBags, AWaitWithoutEndIsNamed) {
   NEEDS_GPUS(2);
   for (const std::string_view wanted : {"in reverse", "waiting twice", "through two workspaces"}) {
-    test::Trouble told;
-    const int code = test::on_world(2, {.heap_bytes = 1 << 20, .wait_limit = 3}, [&](World& world) {
-      std::mt19937_64 random(23);
-      const Sharded c = test::drawn(random, 2, {.rows = 50, .part_rows = 20}, true);
+    const auto edited = [&](World& world, const Sharded& c) {
       const Plan made = EmbeddingAllToAll(world, c.shape, fused(5)).plan();
       std::unique_ptr<EmbeddingAllToAll> op;
       for (auto& [name, plan] : test::edited_bags(made))
         if (name == wanted) op = std::make_unique<EmbeddingAllToAll>(world, c.shape, with(plan));
-      OnGpu there(c, world.rank());
-      const Stream stream(world);
-      op->run(there.operands(*op, false), stream);
-      op->synchronize(stream);
-      world.barrier();
-      try {
-        if (world.rank() == 0) op->run(there.operands(*op, false), stream);
-        if (world.rank() == 0) op->synchronize(stream);
-        for (;;) op->check();  // rank 1, until it is told
-      } catch (const Error& error) {
-        told.add(error.what());
-        throw;
-      }
-      return 0;
-    });
-    EXPECT_EQ(code, 3);
-    const std::vector<std::string> list = told.list();
+      return op;
+    };
+    const std::vector<std::string> list = test::told_where_rank_0_is_alone(edited);
     ASSERT_EQ(list.size(), 2u);
     for (const std::string& text : list)
       EXPECT_NE(text.find("rank 0, lookup, waited longer than 3 s for signal "), std::string::npos) << text;

@@ -1,8 +1,12 @@
 // Embeddings over ranks on GPUs, as their tests make them and look at them.
 #pragma once
 
+#include <gtest/gtest.h>
+
 #include <cstring>
+#include <functional>
 #include <map>
+#include <memory>
 #include <optional>
 #include <random>
 #include <string>
@@ -86,6 +90,33 @@ class OnGpu {
 
 inline void expect(bool sound, const std::string& what) {
   if (!sound) throw Error(ErrorCode::unsound, what);
+}
+
+/// What the two ranks are told where rank 0 alone makes the second call of a lookup that `make` gave.
+inline std::vector<std::string> told_where_rank_0_is_alone(
+    const std::function<std::unique_ptr<EmbeddingAllToAll>(World&, const Sharded&)>& make) {
+  Trouble told;
+  const int code = on_world(2, {.heap_bytes = 1 << 20, .wait_limit = 3}, [&](World& world) {
+    std::mt19937_64 random(23);
+    const Sharded c = drawn(random, 2, {.rows = 50, .part_rows = 20}, true);
+    const std::unique_ptr<EmbeddingAllToAll> op = make(world, c);
+    OnGpu there(c, world.rank());
+    const Stream stream(world);
+    op->run(there.operands(*op, false), stream);
+    op->synchronize(stream);
+    world.barrier();
+    try {
+      if (world.rank() == 0) op->run(there.operands(*op, false), stream);
+      if (world.rank() == 0) op->synchronize(stream);
+      for (;;) op->check();  // rank 1, until it is told
+    } catch (const Error& error) {
+      told.add(error.what());
+      throw;
+    }
+    return 0;
+  });
+  EXPECT_EQ(code, 3);
+  return told.list();
 }
 
 // Collectives, which bring gradients, take what the world says.

@@ -339,28 +339,9 @@ TEST(GpuEmbedding, TenThousandEpochsReplayWithDelays) {
 
 TEST(GpuEmbedding, ARankThatDoesNotComeIsNamed) {
   NEEDS_GPUS(2);
-  Trouble told;
-  const int code = on_world(2, {.heap_bytes = 1 << 20, .wait_limit = 3}, [&](World& world) {
-    std::mt19937_64 random(23);
-    Sharded c = drawn(random, 2, {.rows = 50, .part_rows = 20}, true);
-    EmbeddingAllToAll op(world, c.shape, on_gpus(Strategy::fused));
-    OnGpu there(c, world.rank());
-    const Stream stream(world);
-    op.run(there.operands(op, false), stream);
-    op.synchronize(stream);
-    world.barrier();
-    try {
-      if (world.rank() == 0) op.run(there.operands(op, false), stream);
-      if (world.rank() == 0) op.synchronize(stream);
-      for (;;) op.check();  // rank 1, until it is told
-    } catch (const Error& error) {
-      told.add(error.what());
-      throw;
-    }
-    return 0;
+  const std::vector<std::string> list = test::told_where_rank_0_is_alone([](World& world, const Sharded& c) {
+    return std::make_unique<EmbeddingAllToAll>(world, c.shape, on_gpus(Strategy::fused));
   });
-  EXPECT_EQ(code, 3);
-  const std::vector<std::string> list = told.list();
   ASSERT_EQ(list.size(), 2u);
   for (const std::string& text : list) {
     EXPECT_NE(text.find("rank 0, lookup, waited longer than 3 s"), std::string::npos) << text;
